@@ -1,0 +1,18 @@
+"""The papers' networks by name. Every one has ``features(x)`` and a linear ``classifier``."""
+
+import torch
+from torch import nn
+
+from fedlib.models import cnn, mlp  # noqa: F401  (importing registers them)
+from fedlib.models.base import MODELS, Net
+from fedlib.random import torch_seed
+
+__all__ = ["MODELS", "Net", "build"]
+
+
+def build(text: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """A freshly initialised model; the same seed gives the same weights, the global generator stays as it was."""
+    entry = MODELS.make(text)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(torch_seed(seed, "model"))  # models start on the CPU: CUDA's stay as they are
+        return entry.build(tuple(shape), classes)

@@ -1,0 +1,40 @@
+"""What every model has in common: penultimate features and a linear classifier on top of them."""
+
+import torch
+from torch import Tensor, nn
+
+from fedlib.errors import FedlibError
+from fedlib.registry import Registry
+
+MODELS = Registry("model")
+
+
+class Net(nn.Module):
+    """forward(x) = classifier(features(x)); methods that look at features or at the classifier rely on it."""
+
+    classifier: nn.Linear
+
+    def features(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x))
+
+
+def image(name: str, shape: tuple[int, ...], smallest: int = 1) -> int:
+    """The number of channels of an image shape, or a clear error."""
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise FedlibError(
+            f"Model {name!r} takes images of shape (channels, height, width), at least {smallest} pixels a side; "
+            f"got {tuple(shape)}. Choose another model or data set."
+        )
+    return shape[0]
+
+
+def flat(net: nn.Module, shape: tuple[int, ...]) -> int:
+    """How many numbers ``net.maps`` yields per image; in eval mode, so that BN and dropout stay untouched."""
+    net.eval()
+    with torch.no_grad():
+        size = net.maps(torch.zeros(1, *shape)).shape[1]
+    net.train()
+    return size
