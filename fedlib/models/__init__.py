@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fedlib.models import cnn, mlp  # noqa: F401  (importing registers them)
+from fedlib.models import cnn, mlp, resnet  # noqa: F401  (importing registers them)
 from fedlib.models.base import MODELS, Net
 from fedlib.random import torch_seed
 
@@ -14,5 +14,5 @@ def build(text: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
     """A freshly initialised model; the same seed gives the same weights, the global generator stays as it was."""
     entry = MODELS.make(text)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(torch_seed(seed, "model"))  # models start on the CPU: CUDA's stay as they are
+        torch.default_generator.manual_seed(torch_seed(seed, "model"))  # CPU only: CUDA's stay as they are
         return entry.build(tuple(shape), classes)

@@ -1,6 +1,7 @@
 """What every model has in common: penultimate features and a linear classifier on top of them."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlib.errors import FedlibError
@@ -19,6 +20,18 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.features(x))
+
+
+class MappingNet(Net):
+    """FedDW's head: ``maps(x)``, then fc1 with ReLU and a linear fc2 onto 128 features."""
+
+    def add_head(self, inputs: int, classes: int, bias: bool) -> None:
+        self.fc1 = nn.Linear(inputs, 256)
+        self.fc2 = nn.Linear(256, 128)
+        self.classifier = nn.Linear(128, classes, bias=bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.fc2(F.relu(self.fc1(self.maps(x))))
 
 
 def image(name: str, shape: tuple[int, ...], smallest: int = 1) -> int:

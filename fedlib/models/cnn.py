@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedlib.models.base import MODELS, Net, flat, image
+from fedlib.models.base import MODELS, MappingNet, Net, flat, image
 
 
 def pool(x: Tensor) -> Tensor:
@@ -92,3 +92,85 @@ class CNNFmnist:
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         image(self.name, shape, smallest=12)
         return CNNFmnistNet(shape, classes)
+
+
+class FedDWMnistNet(MappingNet):
+    def __init__(self, shape: tuple[int, ...], classes: int, bias: bool):
+        super().__init__()
+        self.conv1 = nn.Conv2d(shape[0], 10, 5)
+        self.conv2 = nn.Conv2d(10, 20, 5)
+        self.add_head(flat(self, shape), classes, bias)
+
+    def maps(self, x: Tensor) -> Tensor:
+        x = F.relu(pool(self.conv1(x)))
+        return F.relu(pool(F.dropout(self.conv2(x), 0.5, self.training))).flatten(1)
+
+
+@MODELS.register("feddw_cnn_mnist")
+class FedDWMnist:
+    """Two 5x5 convolutions, the second with dropout, and FedDW's head; 121,642 parameters on MNIST."""
+
+    about = "2 conv + 3 fc with 128 features: FedDW on MNIST"
+    bias: bool = True  # of the classifier; FedDW's equations have none, its code does
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+        image(self.name, shape, smallest=16)
+        return FedDWMnistNet(shape, classes, self.bias)
+
+
+class FedDWCifarNet(MappingNet):
+    def __init__(self, shape: tuple[int, ...], classes: int, bias: bool):
+        super().__init__()
+        self.conv1 = nn.Conv2d(shape[0], 6, 5)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.add_head(flat(self, shape), classes, bias)
+
+    def maps(self, x: Tensor) -> Tensor:
+        x = pool(F.relu(self.conv1(x)))
+        return pool(F.relu(self.conv2(x))).flatten(1)
+
+
+@MODELS.register("feddw_cnn_cifar10")
+class FedDWCifar:
+    """Two 5x5 convolutions and FedDW's head; 139,714 parameters on CIFAR-10."""
+
+    about = "2 conv + 3 fc with 128 features: FedDW on CIFAR-10"
+    bias: bool = True  # of the classifier; FedDW's equations have none, its code does
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+        image(self.name, shape, smallest=16)
+        return FedDWCifarNet(shape, classes, self.bias)
+
+
+class AlexNetNet(Net):
+    def __init__(self, shape: tuple[int, ...], classes: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(shape[0], 64, 11, stride=4, padding=5)
+        self.conv2 = nn.Conv2d(64, 192, 5, padding=2)
+        self.conv3 = nn.Conv2d(192, 384, 3, padding=1)
+        self.conv4 = nn.Conv2d(384, 256, 3, padding=1)
+        self.conv5 = nn.Conv2d(256, 256, 3, padding=1)
+        self.classifier = nn.Linear(flat(self, shape), classes)
+
+    def maps(self, x: Tensor) -> Tensor:
+        x = pool(F.relu(self.conv1(x)))
+        x = pool(F.relu(self.conv2(x)))
+        x = F.relu(self.conv3(x))
+        x = F.relu(self.conv4(x))
+        return pool(F.relu(self.conv5(x))).flatten(1)
+
+    features = maps
+
+
+@MODELS.register("alexnet")
+class AlexNet:
+    """AlexNet's five convolutions for 32x32 images and one linear layer; 2,472,266 parameters on CIFAR-10.
+
+    FedLAW names AlexNet without a definition or code: this common CIFAR form is our choice.
+    """
+
+    about = "5 conv + 1 fc: FedLAW's AlexNet (its exact form is not published)"
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+        image(self.name, shape, smallest=29)
+        return AlexNetNet(shape, classes)
