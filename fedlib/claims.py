@@ -1,0 +1,152 @@
+"""A claim is a sentence with a computable verdict: paired differences, averaged within a seed, tested over seeds.
+
+gains = paired(scores, "last10", [("fedavg+lws", "fedavg"), ("fedprox+lws", "fedprox")])
+show_claims([compare("fedlws.table1.C1", "Shrinking raises accuracy.", gains, reported=1.4)], scale)
+"""
+
+import html
+import math
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import pandas as pd
+from IPython.display import display
+from scipy import optimize, stats
+
+MIME = "application/vnd.fedlib.claims+json"
+MARKS = {"reproduced": "✓", "not reproduced": "✗", "undecided": "?", "not run": "–"}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of a paper and what our runs say about it; positive effects are on the claimed side."""
+
+    id: str  # paper.exhibit.C1
+    text: str
+    unit: str
+    effect: float | None  # mean over seeds of the mean paired difference
+    low: float | None  # 95% t-interval over seeds; None with fewer than two seeds
+    high: float | None
+    seeds: list = field(default_factory=list)
+    reported: float | None = None
+    verdict: str = "not run"
+    detectable: float | None = None
+    note: str = ""
+
+
+def interval(values, level: float = 0.95) -> tuple[float, float, float]:
+    """Mean and t-interval of independent values; the bounds are NaN for a single value."""
+    values = np.asarray(values, float)
+    mean = values.mean()
+    if len(values) < 2:
+        return mean, math.nan, math.nan
+    half = stats.t.ppf(0.5 + level / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def detectable_effect(values, power: float = 0.8) -> float:
+    """The true effect whose two-sided 95% t-interval would lie above zero in 80% of repetitions.
+
+    Solved on the noncentral t distribution for as many seeds as ``values`` and their observed spread.
+    """
+    n = len(values)
+    bar = stats.t.ppf(0.975, n - 1)
+    shift = optimize.brentq(lambda c: stats.nct.sf(bar, n - 1, c) - power, 0, 10 * bar)
+    return shift * np.std(values, ddof=1) / math.sqrt(n)
+
+
+def paired(scores: pd.DataFrame, metric: str, pairs, lower_is_better=False, censor: float | None = None) -> dict:
+    """Differences ours - base per seed, over all (ours, base) pairs and all cells where both methods ran.
+
+    ``scores`` is indexed by method, seed and whatever else makes a cell. NaN means never reached: with ``censor``
+    one such value of a pair counts as ``censor`` (the difference is then a lower bound); a pair without any value,
+    or with a missing one where nothing is censored, stays NaN, and ``compare`` counts it as unmeasured.
+    """
+    methods, effects = set(scores.index.get_level_values("method")), {}
+    for ours, base in pairs:
+        if not {ours, base} <= methods:
+            continue
+        columns = {m: scores[metric].xs(m, level="method") for m in (ours, base)}
+        both = pd.concat(columns, axis=1, join="inner")  # the cells where both ran
+        if censor is not None:
+            both = both.fillna(censor).where(both.notna().any(axis=1))
+        differences = (both[base] - both[ours]) if lower_is_better else (both[ours] - both[base])
+        for seed, values in differences.groupby("seed"):
+            effects.setdefault(int(seed), []).extend(values.tolist())
+    return effects
+
+
+def compare(id: str, text: str, effects: dict, unit="points", reported: float | None = None, note: str = "") -> Claim:
+    """The verdict on ``text`` from ``effects``: seed -> paired differences, positive on the claimed side.
+
+    Cells are averaged within a seed; the 95% t-interval is taken over seeds. ``reproduced``: wholly above zero.
+    ``not reproduced``: wholly below zero, or its upper bound below half the ``reported`` effect. Otherwise, and
+    always with a single seed, ``undecided``, with the effect that could have been detected.
+    """
+    if not effects:
+        return Claim(id, text, unit, None, None, None, reported=reported, note=note)
+    cells = {seed: np.asarray(values, float) for seed, values in sorted(effects.items())}
+    unmeasured, total = (int(sum(f(v) for v in cells.values())) for f in (lambda v: np.isnan(v).sum(), len))
+    cells = {seed: np.nanmean(v) for seed, v in cells.items() if not np.isnan(v).all()}
+    notes = [note, f"{unmeasured} of {total} pairs have no value" if unmeasured else ""]
+    means, seeds = list(cells.values()), list(cells)
+    verdict, detectable = "undecided", None
+    effect, low, high = interval(means) if means else (math.nan,) * 3
+    if low > 0:
+        verdict = "reproduced"
+        if reported is not None and high < reported / 2:
+            notes.append("less than half the reported effect")
+    elif high < 0 or (reported is not None and high < reported / 2):
+        verdict = "not reproduced"
+    elif len(means) > 1:
+        detectable = detectable_effect(means)
+    return Claim(
+        id, text, unit, *(_rounded(v) for v in (effect, low, high)), seeds,
+        reported, verdict, _rounded(detectable), "; ".join(filter(None, notes)),
+    )  # fmt: skip
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else round(float(value), 3) + 0.0  # + 0.0 turns -0.0 into 0.0
+
+
+def show_claims(claims: list[Claim], scale: str) -> None:
+    """Display the claims as data (for the scoreboard), HTML and text."""
+    data = []
+    for claim in claims:
+        paper, exhibit, _ = claim.id.split(".")
+        data.append({"paper": paper, "exhibit": exhibit, "scale": scale} | asdict(claim))
+    display({MIME: data, "text/html": _html(claims), "text/plain": _plain(claims)}, raw=True)
+
+
+def _cells(claim: Claim) -> tuple[str, str, str, str, str]:
+    """Verdict, effect, interval, seeds and remarks as a reader sees them."""
+    number = lambda v: "–" if v is None else f"{v:+.2f}"  # noqa: E731
+    effect = f"{number(claim.effect)} {claim.unit}" if claim.effect is not None else "–"
+    bounds = f"[{number(claim.low)}, {number(claim.high)}]" if claim.low is not None else "–"
+    remarks = [f"reported {claim.reported:+g}"] if claim.reported is not None else []
+    if claim.detectable is not None:
+        remarks.append(f"an effect of {claim.detectable:.2f} would have shown")
+    if claim.verdict == "undecided" and len(claim.seeds) == 1:
+        remarks.append("one seed has no interval")
+    remarks += [claim.note] if claim.note else []
+    seeds = ", ".join(map(str, claim.seeds)) or "–"
+    return f"{MARKS[claim.verdict]} {claim.verdict}", effect, bounds, seeds, "; ".join(remarks)
+
+
+def _html(claims: list[Claim]) -> str:
+    heads = ("claim", "", "verdict", "effect", "95% interval", "seeds", "remarks")
+    rows = [(f"<b>{c.id.split('.')[-1]}</b>", html.escape(c.text), *map(html.escape, _cells(c))) for c in claims]
+    left = ' style="text-align:left"'
+    lines = ["<table>", "<tr>" + "".join(f"<th{left}>{h}</th>" for h in heads) + "</tr>"]
+    lines += ["<tr>" + "".join(f"<td{left}>{cell}</td>" for cell in row) + "</tr>" for row in rows]
+    return "\n".join([*lines, "</table>"])
+
+
+def _plain(claims: list[Claim]) -> str:
+    lines = []
+    for claim in claims:
+        verdict, effect, bounds, seeds, remarks = _cells(claim)
+        lines.append(f"{claim.id}  {verdict}: {claim.text}")
+        lines.append(f"    effect {effect}, 95% interval {bounds}, seeds {seeds}" + f" ({remarks})" * bool(remarks))
+    return "\n".join(lines)

@@ -1,0 +1,111 @@
+"""Figures with one look: colour-blind-safe, and a method keeps its colour, marker and line everywhere."""
+
+import zlib
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedlib.registry import parse
+
+PALETTE = sns.color_palette("colorblind")
+MARKERS, LINES = "osD^vPX<>*", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+STYLES = {  # name: (label, colour, marker, line)
+    "fedavg": ("FedAvg", 0, 0, 0),
+    "fedprox": ("FedProx", 1, 1, 1),
+    "fedlap": ("FedLap", 2, 2, 0),
+    "lws": ("LWS", 3, 3, 0),
+    "fedlaw": ("FedLAW", 4, 4, 3),
+    "fedawa": ("FedAWA", 5, 5, 0),
+    "feddw": ("FedDW", 6, 6, 0),
+    "ldawa": ("L-DAWA", 7, 7, 1),
+    "feddisco": ("FedDisco", 8, 8, 3),
+    "feddyn": ("FedDyn", 9, 9, 2),
+    "feddf": ("FedDF", 0, 6, 2),
+    "fedbe": ("FedBE", 1, 4, 3),
+    "server_ft": ("Server-FT", 7, 1, 2),
+    "moon": ("MOON", 4, 7, 1),
+}
+
+
+def style(method: str) -> dict:
+    """Label, colour, marker and line of a method's written form. Added modules change the line, never the colour."""
+    parts = parse(method.lower())
+    name = parts[0][0]
+    code = zlib.crc32(name.encode())  # a method not listed above still looks the same on every page
+    _, colour, marker, line = STYLES.get(name, ("", code % 10, code // 10 % 10, code // 100 % 4))
+    if len(parts) > 1:
+        line = (line + 1) % len(LINES)
+    labels = []
+    for part, values in parts:
+        inside = ", ".join(f"{k}={v}" for k, v in values.items())
+        labels.append(STYLES.get(part, (part,))[0] + (f" ({inside})" if inside else ""))
+    return {"label": " + ".join(labels), "color": PALETTE[colour], "marker": MARKERS[marker], "linestyle": LINES[line]}
+
+
+def panels(count: int, height: float = 3.7, width: float = 4.6, **kw) -> tuple[Figure, list]:
+    """A row of axes in the common look. The figure is closed, so that a cell shows it once: by returning it."""
+    with sns.axes_style("whitegrid", {"grid.color": ".9", "axes.edgecolor": ".4"}), sns.plotting_context("notebook"):
+        size = (width * count, height)
+        figure, axes = plt.subplots(1, count, figsize=size, squeeze=False, layout="constrained", **kw)
+    plt.close(figure)
+    sns.despine(figure)
+    return figure, list(axes[0])
+
+
+def learning_curves(
+    frame: pd.DataFrame, by: str, value: str = "accuracy", ylabel: str = "test accuracy (%)", titles=None, stated=(),
+    **kw,
+) -> Figure:  # fmt: skip
+    """One panel per ``by``: per method the mean over seeds, their range as a band and each seed as a thin line.
+
+    ``frame`` is what ``paper.curves`` returns. ``stated`` are (panel, round, level) the paper gives in prose, drawn
+    as dotted lines: not our measurement.
+    """
+    groups = list(dict.fromkeys(frame[by]))
+    figure, axes = panels(len(groups), sharey=True, **kw)
+    for axis, group in zip(axes, groups, strict=True):
+        for method, runs in frame[frame[by] == group].groupby("method", sort=False):
+            _band(axis, runs.pivot(index="round", columns="seed", values=value), style(method))
+        for panel, at_round, level in stated:
+            if panel == group:
+                axis.axhline(level, color=".25", linestyle=":", linewidth=1.4, zorder=1)
+                axis.axvline(at_round, color=".25", linestyle=":", linewidth=1.4, zorder=1, label="stated in the paper")
+        axis.set(title=(titles or {}).get(group, group), xlabel="communication round")
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axis.margins(x=0.02)
+    axes[0].set_ylabel(ylabel)
+    legend(figure, axes)
+    return figure
+
+
+def _band(axis, runs: pd.DataFrame, look: dict) -> None:
+    """``runs``: rounds down, seeds across."""
+    color, rounds = look["color"], runs.index
+    axis.plot(rounds, runs, color=color, linewidth=0.6, alpha=0.35)
+    axis.fill_between(rounds, runs.min(axis=1), runs.max(axis=1), color=color, alpha=0.12, linewidth=0)
+    every = max(1, len(rounds) // 8)
+    axis.plot(rounds, runs.mean(axis=1), **look, linewidth=2, markersize=6, markevery=every, markeredgecolor="white")
+
+
+def legend(figure: Figure, axes) -> None:
+    """One legend for all panels, below them."""
+    handles = {label: h for axis in axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    place = {"loc": "outside lower center", "ncols": min(len(handles), 5), "frameon": False}
+    figure.legend(handles.values(), handles.keys(), **place)
+
+
+def partition_bubbles(counts: np.ndarray, class_names=None, title: str = "") -> Figure:
+    """Who holds what: clients across, classes down, area by number of samples."""
+    counts = np.asarray(counts)
+    clients, classes = counts.shape
+    figure, (axis,) = panels(1, width=min(14, 3 + 0.3 * clients), height=1.5 + 0.3 * classes)
+    area = min(220, 9000 / clients) * counts[counts > 0] / counts.max()
+    axis.scatter(*np.argwhere(counts > 0).T, s=area, color=PALETTE[0], alpha=0.75, linewidth=0)
+    axis.set(xlabel="client", ylabel="class", title=title, xlim=(-1, clients), ylim=(classes - 0.2, -0.8))
+    axis.set_yticks(range(classes), class_names or range(classes))
+    axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    return figure

@@ -1,0 +1,121 @@
+"""A verdict follows from paired differences alone, and says what it could not decide."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from scipy import stats
+
+from fedlib.claims import MIME, compare, detectable_effect, interval, paired, show_claims
+
+
+def verdict(effects, **kw):
+    return compare("p.table1.C1", "A beats B.", effects, **kw).verdict
+
+
+def by_seed(*means):
+    return {seed: [mean] for seed, mean in enumerate(means, 1)}
+
+
+def frame(rows):
+    return pd.DataFrame(rows, columns=["cell", "method", "seed", "x"]).set_index(["cell", "method", "seed"])
+
+
+def test_interval_is_the_t_interval():
+    mean, low, high = interval([1.0, 2.0, 4.5])
+    expected = stats.t.interval(0.95, 2, loc=2.5, scale=stats.sem([1.0, 2.0, 4.5]))
+    assert mean == 2.5
+    assert (low, high) == pytest.approx(expected)
+
+
+def test_the_four_verdicts():
+    assert verdict(by_seed(1.0, 1.1, 0.9)) == "reproduced"
+    assert verdict(by_seed(-1.0, -1.1, -0.9)) == "not reproduced"
+    assert verdict(by_seed(1.0, -1.1, 0.3)) == "undecided"
+    assert verdict({}) == "not run"
+
+
+def test_upper_bound_below_half_the_reported_effect():
+    around_zero = by_seed(0.1, -0.1, 0.02)  # upper bound about 0.26
+    assert verdict(around_zero) == "undecided"
+    assert verdict(around_zero, reported=0.5) == "undecided"
+    assert verdict(around_zero, reported=0.6) == "not reproduced"
+
+
+def test_small_but_certain_effect_is_reproduced_and_said_to_be_small():
+    claim = compare("p.table1.C1", "A beats B.", by_seed(0.10, 0.11, 0.12), reported=4)
+    assert claim.verdict == "reproduced" and "less than half" in claim.note
+
+
+def test_one_seed_decides_nothing():
+    claim = compare("p.table1.C1", "A beats B.", {1: [5.0, 5.0, 5.0, 5.1]})
+    assert (claim.verdict, claim.low, claim.detectable, claim.seeds) == ("undecided", None, None, [1])
+
+
+def test_cells_are_averaged_within_a_seed_before_the_interval():
+    # Twenty cells that agree within a seed are still only two independent values.
+    claim = compare("p.table1.C1", "A beats B.", {1: [1.0] * 20, 2: [3.0] * 20})
+    assert claim.effect == 2.0
+    assert claim.verdict == "undecided"
+
+
+def test_detectable_effect_has_the_power_it_claims():
+    values = [0.2, -0.4, 0.5]
+    effect, spread = detectable_effect(values), np.std(values, ddof=1)
+    draws = np.random.default_rng(0).normal(effect, spread, (20_000, 3))
+    half = stats.t.ppf(0.975, 2) * draws.std(axis=1, ddof=1) / math.sqrt(3)
+    assert np.mean(draws.mean(axis=1) - half > 0) == pytest.approx(0.8, abs=0.01)
+
+
+def test_pairs_are_formed_within_a_cell_and_a_seed():
+    rows = [("a", "m", 1, 5.0), ("a", "base", 1, 3.0), ("b", "m", 1, 9.0), ("b", "base", 1, 8.0)]
+    rows += [("a", "m", 2, 4.0), ("a", "base", 2, 5.0), ("b", "m", 2, 1.0)]  # b/base/2 was not run
+    assert paired(frame(rows), "x", [("m", "base")]) == {1: [2.0, 1.0], 2: [-1.0]}
+    assert paired(frame(rows), "x", [("m", "base")], lower_is_better=True) == {1: [-2.0, -1.0], 2: [1.0]}
+    assert paired(frame(rows), "x", [("m", "absent")]) == {}
+
+
+def test_never_reached_counts_one_past_the_end_only_against_a_run_that_did():
+    never = math.nan
+    rows = [("a", "m", 1, 10.0), ("a", "base", 1, never), ("b", "m", 1, never), ("b", "base", 1, never)]
+    rows += [("a", "m", 2, 30.0), ("a", "base", 2, 20.0), ("b", "m", 2, never), ("b", "base", 2, 40.0)]
+    effects = paired(frame(rows), "x", [("m", "base")], lower_is_better=True, censor=101)
+    assert effects[1][0] == 91.0 and math.isnan(effects[1][1])
+    assert effects[2] == [-10.0, -61.0]
+    claim = compare("p.figure1.C1", "A is sooner.", effects, unit="rounds")
+    assert claim.effect == pytest.approx((91.0 - 35.5) / 2)
+    assert "1 of 4 pairs have no value" in claim.note
+
+
+def test_nothing_measured_is_undecided_not_a_crash():
+    claim = compare("p.figure1.C1", "A is sooner.", {1: [math.nan], 2: [math.nan]})
+    assert (claim.verdict, claim.effect, claim.seeds) == ("undecided", None, [])
+    assert "2 of 2 pairs" in claim.note
+
+
+def test_display_carries_data_html_and_text():
+    claims = [
+        compare("p.figure2.C1", "A < B & more.", by_seed(1.0, 1.1, 0.9), reported=2),
+        compare("p.figure2.C2", "C.", {}),
+    ]
+    InteractiveShell.instance()  # without a shell nothing is displayed
+    with capture_output() as captured:
+        show_claims(claims, "laptop")
+    InteractiveShell.clear_instance()
+    (output,) = captured.outputs
+    first, second = output.data[MIME]
+    assert first["id"] == "p.figure2.C1" and first["paper"] == "p" and first["exhibit"] == "figure2"
+    assert (first["scale"], first["verdict"], first["effect"], first["seeds"]) == (
+        "laptop",
+        "reproduced",
+        1.0,
+        [1, 2, 3],
+    )
+    assert second["verdict"] == "not run" and second["effect"] is None
+    assert {"text", "unit", "low", "high", "reported", "detectable"} <= set(first)
+    assert "A &lt; B &amp; more." in output.data["text/html"]
+    assert "id=" not in output.data["text/html"]  # nothing random on the page
+    assert "p.figure2.C1  ✓ reproduced: A < B & more." in output.data["text/plain"]
