@@ -90,7 +90,7 @@ class Digits:
     """scikit-learn's 1,797 8x8 digits, enlarged to ``shape``: real data that needs no download."""
 
     shape: tuple = (1, 28, 28)
-    about = "scikit-learn digits: 1,439 + 358 handwritten digits, 8x8 grey enlarged to the shape asked for"
+    about = "scikit-learn digits: 1,442 + 355 handwritten digits, 8x8 grey enlarged to the shape asked for"
 
     def __post_init__(self):
         if len(self.shape) != 3 or not all(type(n) is int and 0 < n <= 512 for n in self.shape):
@@ -168,7 +168,7 @@ def _row(name: str) -> dict:
     row = dict(name=name, about=DATASETS.entries[name].about, present=False, source="", where="", train=None, test=None)
     row["checksum"] = ""
     if name not in sources.SOURCES:
-        return row | dict(present=True, source="scikit-learn", where="installed package", train=1439, test=358)
+        return row | dict(present=True, source="scikit-learn", where="installed package", train=1442, test=355)
     source = sources.SOURCES[name]
     if (header := sources.header(source)) is not None:
         return row | dict(present=True, where=str(source.cache), **header)

@@ -48,6 +48,8 @@ def split(
 ) -> Partition:  # fmt: skip
     """Share the samples with these ``labels`` out over ``clients`` as ``text`` says, e.g. ``dirichlet(alpha=0.1)``."""
     y = np.asarray(labels)
+    if not 0 <= seed < 2**32:
+        raise FedlibError(f"A seed is a whole number from 0 to 2**32 - 1; got {seed}.")
     if not 1 <= clients <= len(y):
         raise FedlibError(f"The number of clients is 1 to the number of samples, {len(y)}; got {clients}.")
     classes = classes or int(y.max()) + 1
@@ -91,3 +93,148 @@ class Shards:
         dealt = rng.permutation(pieces).reshape(data.clients, self.per_client)
         order = np.argsort(data.y, kind="stable")
         return [np.concatenate([order[s * chunk : (s + 1) * chunk] for s in mine]) for mine in dealt]
+
+
+def _positive(name: str, **alphas: float | None) -> None:
+    for key, alpha in alphas.items():
+        if alpha is None or not 0 < alpha < np.inf:
+            raise FedlibError(f"{name}({key}=…) needs a positive number, such as 0.1; got {alpha}.")
+
+
+def _shares(alpha: float, clients: int, classes: int, rng: np.random.RandomState) -> np.ndarray:
+    """Dirichlet shares, classes x clients."""
+    shares = rng.dirichlet([alpha] * clients, classes)
+    if not np.isfinite(shares).all():  # every gamma draw of a row fell below the smallest float
+        raise FedlibError(f"A Dirichlet with alpha={alpha} cannot be drawn in floating point; take a larger alpha.")
+    return shares
+
+
+def _cut(pools: Indices, shares: np.ndarray, rng: np.random.RandomState) -> Indices:
+    """Slice every class by its shares, each rounded on its own; the last client takes what remains."""
+    clients = shares.shape[1]
+    parts = []
+    for pool, share in zip(pools, shares, strict=True):
+        ends = np.round(share * len(pool)).astype(int).cumsum()[:-1]
+        parts.append(np.split(pool, np.minimum(ends, len(pool))))
+    dealt = [np.concatenate([part[k] for part in parts]) for k in range(clients)]
+    for mine in dealt:
+        rng.shuffle(mine)
+    return dealt
+
+
+def _shuffled(pools: Indices, rng: np.random.RandomState) -> Indices:
+    for pool in pools:
+        rng.shuffle(pool)
+    return pools
+
+
+@PARTITIONS.register("dirichlet")
+class Dirichlet:
+    """Every class shared out by a draw from Dir(alpha), as released with FedLAW, FedLWS and FedAWA: sizes
+    are whatever comes, none is guaranteed, so at a small alpha a client can be empty."""
+
+    alpha: float | None = None  # always written out: the papers use anything from 0.1 to 100
+
+    def __post_init__(self):
+        _positive("dirichlet", alpha=self.alpha)
+
+    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+        pools = _shuffled(data.by_class(), rng)
+        return _cut(pools, _shares(self.alpha, data.clients, data.classes, rng), rng)
+
+
+@PARTITIONS.register("hybrid")
+class Hybrid:
+    """The first half of the clients by Dir(alpha1), the others by Dir(alpha2) on what is left (FedLAW)."""
+
+    alpha1: float = 10.0
+    alpha2: float = 0.1
+
+    def __post_init__(self):
+        _positive("hybrid", alpha1=self.alpha1, alpha2=self.alpha2)
+
+    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+        half = data.clients // 2
+        pools = _shuffled(data.by_class(), rng)
+        first = _shares(self.alpha1, data.clients, data.classes, rng)[:, :half]
+        second = _shares(self.alpha2, data.clients - half, data.classes, rng)
+        left = 1 - first.sum(1, keepdims=True)
+        return _cut(pools, np.hstack([first, left * second]), rng)
+
+
+@PARTITIONS.register("longtail_dirichlet")
+class LongtailDirichlet:
+    """Class c keeps n_c * rho^(-c/(C-1)) samples, which are then shared out by Dir(alpha) (FedLAW)."""
+
+    alpha: float | None = None
+    rho: float = 10.0  # the largest class over the smallest
+
+    def __post_init__(self):
+        _positive("longtail_dirichlet", alpha=self.alpha)
+        if not 1 <= self.rho < np.inf:
+            raise FedlibError(f"longtail_dirichlet(rho=…) is at least 1; got {self.rho}.")
+
+    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+        pools = _shuffled(data.by_class(), rng)
+        last = max(data.classes - 1, 1)
+        pools = [pool[: int(len(pool) * (1 / self.rho) ** (c / last))] for c, pool in enumerate(pools)]
+        return _cut(pools, _shares(self.alpha, data.clients, data.classes, rng), rng)
+
+
+@PARTITIONS.register("feddw_dirichlet")
+class FeddwDirichlet:
+    """The Dirichlet split released with FedDW: file order, cut points rounded down; an empty client is given
+    sample 0, which another client then holds as well."""
+
+    alpha: float | None = None
+
+    def __post_init__(self):
+        _positive("feddw_dirichlet", alpha=self.alpha)
+
+    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+        shares = _shares(self.alpha, data.clients, data.classes, rng)
+        parts = [
+            np.split(pool, (share.cumsum()[:-1] * len(pool)).astype(int))
+            for pool, share in zip(data.by_class(), shares, strict=True)
+        ]
+        dealt = [np.concatenate([part[k] for part in parts]) for k in range(data.clients)]
+        return [mine if len(mine) else np.array([0]) for mine in dealt]
+
+
+@PARTITIONS.register("class_blocks")
+class ClassBlocks:
+    """Twelve clients of equal size: four hold the first half of the classes, four the other half, four all
+    of them (FedLWS Fig. 5, FedAWA Fig. 2); every client is balanced over the classes it holds."""
+
+    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+        pools = _shuffled(data.by_class(), rng)
+        unit = min(map(len, pools)) // 12  # of a class: two units to each of its 4 clients, one to the last 4
+        if data.clients != 12 or data.classes % 2 or not unit:
+            raise FedlibError(
+                "class_blocks is a split over exactly 12 clients of an even number of classes with at least 12 "
+                f"samples each; got {data.clients} clients, {data.classes} classes."
+            )
+        dealt = [[] for _ in range(12)]
+        for c, pool in enumerate(pools):
+            block = 0 if c < data.classes // 2 else 4
+            owners = [k for k in range(block, block + 4) for _ in range(2)] + [8, 9, 10, 11]
+            for slot, k in enumerate(owners):
+                dealt[k].append(pool[slot * unit : (slot + 1) * unit])
+        return [np.concatenate(mine) for mine in dealt]
+
+
+@PARTITIONS.register("domains")
+class Domains:
+    """Feature shift: clients are divided among the domains in order, and share their domain at random."""
+
+    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+        if data.domains is None:
+            raise FedlibError("The partition 'domains' needs a data set that has domains; take another partition.")
+        names = np.unique(data.domains)
+        if data.clients < len(names):
+            raise FedlibError(f"'domains' needs a client for each of the {len(names)} domains; got {data.clients}.")
+        dealt = []
+        for name, clients in zip(names, np.array_split(np.arange(data.clients), len(names)), strict=True):
+            mine = np.flatnonzero(data.domains == name)
+            dealt += np.array_split(rng.permutation(mine), len(clients))
+        return dealt
