@@ -1,0 +1,111 @@
+"""Re-runs committed records and says whether the numbers moved."""
+
+import tempfile
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+
+from fedlib import engine
+from fedlib.errors import FedlibError
+from fedlib.spec import RunSpec
+from fedlib.store import Record, Store, default_store, summary
+
+TOLERANCE = 1e-3  # another instruction set rounds differently, and after the first round the paths part
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one record."""
+
+    id: str
+    run: str
+    rounds: int  # how many were run again
+    of: int
+    exact: bool  # compared bit for bit, or the first round within TOLERANCE
+    moved: str = ""  # the first number that moved, in words
+    skipped: str = ""  # why it could not be run
+
+    def to_json(self) -> dict:
+        return asdict(self)
+
+
+def audit(
+    sample: int = 4, seconds: float = 120, jobs: int = 1, store: Store | None = None, progress=True
+) -> list[Outcome]:
+    """Re-run ``sample`` records, each for as many of its first rounds as its share of ``seconds`` allows.
+
+    Every record of the store is read and checked against its checksum, its spec and its own summary first.
+    A round depends on nothing after it, so the first rounds of a long run are a run of their own.
+    """
+    store = store or default_store()
+    records = [store.get(id) for id in store.ids()]
+    if not records:
+        raise FedlibError(f"There is no record in {store.path} to audit; 'fedlib run' makes them.")
+    for record in records:
+        if record.summary != summary(record.series.get("accuracy", [])):
+            raise FedlibError(f"{record.id}.json: its summary does not follow from its series; delete it, run again.")
+    skipped = [Outcome(r.id, label(r.spec), 0, r.spec.rounds, False, skipped=why) for r, why in _without_data(records)]
+    here = {outcome.id for outcome in skipped}
+    records = choose([r for r in records if r.id not in here], sample)
+    if not records:
+        raise FedlibError(f"No record could be audited: {skipped[0].skipped}")
+    pieces = [shortened(record, seconds * jobs / len(records)) for record in records]
+    with tempfile.TemporaryDirectory() as folder:
+        again = engine.run(pieces, jobs, Store(folder), progress=progress)
+    return [compare(old, new) for old, new in zip(records, again, strict=True)] + skipped
+
+
+def choose(records: list[Record], sample: int) -> list[Record]:
+    """The cheapest of every kind of run, then the next of every kind, until there are enough."""
+    kinds = defaultdict(list)
+    for record in sorted(records, key=lambda r: (r.json["seconds"], r.id)):
+        kinds[record.spec.dataset, record.spec.model, record.spec.algorithm].append(record)
+    ranked = [(rank, r.json["seconds"], r.id, r) for kind in kinds.values() for rank, r in enumerate(kind)]
+    return [record for *_, record in sorted(ranked, key=lambda r: r[:3])[:sample]]
+
+
+def shortened(record: Record, seconds: float) -> RunSpec:
+    """The run of ``record``, cut to the rounds that fit into ``seconds``, but to no less than one evaluation."""
+    spec = record.spec
+    per_round = max(record.json["seconds"], 0.1) / spec.rounds
+    return spec.replace(rounds=min(spec.rounds, max(spec.eval_every, int(seconds / per_round))))
+
+
+def compare(old: Record, new: Record) -> Outcome:
+    """Both records over the rounds they share."""
+    before, now = old.json["environment"], new.json["environment"]
+    same = all(before.get(name) == now.get(name) for name in ("torch", "capability", "device"))
+    return Outcome(old.id, label(old.spec), new.spec.rounds, old.spec.rounds, same, moved=_moved(old, new, same))
+
+
+def _moved(old: Record, new: Record, exact: bool) -> str:
+    if old.json["partition"] != new.json["partition"]:
+        return "the partition is another one"
+    if new.spec.rounds == old.spec.rounds and (old.json["cohorts"], old.error) != (new.json["cohorts"], new.error):
+        return "other clients take part" if old.json["cohorts"] != new.json["cohorts"] else f"it ended in {new.error}"
+    if exact and old.series.keys() != new.series.keys():
+        return f"the series are {', '.join(new.series)} and were {', '.join(old.series)}"
+    shared = [n for n, number in enumerate(old.series.get("round", [])) if number in new.series.get("round", [])]
+    names = sorted(old.series) if exact else ["accuracy", "loss"]
+    for n in shared if exact else shared[:1]:
+        for name in names:
+            before, after = old.series[name][n], new.series[name][n]
+            if before != after if exact else abs(before - after) > TOLERANCE * max(1, abs(before)):
+                return f"{name} of round {old.series['round'][n]} was {before} and is {after}"
+    return ""
+
+
+def label(spec: RunSpec) -> str:
+    return f"{spec.algorithm} on {spec.dataset}, {spec.model}, seed {spec.seed}"
+
+
+def _without_data(records: list[Record]) -> list[tuple[Record, str]]:
+    """The records whose data set cannot be had here, with the reason."""
+    from fedlib.data import load
+
+    reasons = {}
+    for name in {record.spec.dataset for record in records}:
+        try:
+            load(name)
+        except FedlibError as error:
+            reasons[name] = str(error)
+    return [(record, reasons[record.spec.dataset]) for record in records if record.spec.dataset in reasons]

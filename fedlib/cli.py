@@ -1,0 +1,437 @@
+"""The ``fedlib`` command. Heavy modules are imported where they are used: ``--help`` must not wait for torch."""
+
+import ast
+import dataclasses
+import inspect
+import json
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from fedlib.errors import FedlibError
+from fedlib.spec import RunSpec
+
+STOPPED = "Stopped. What was finished is kept and unfinished runs resume: give the same command again to go on."
+
+
+def main() -> None:
+    """The console script: errors are one sentence and exit code 2, Ctrl-C is 130."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    warnings.showwarning = lambda message, *_: click.echo(f"fedlib: {message}", err=True)
+    try:
+        sys.exit(cli.main(prog_name="fedlib", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo(STOPPED, err=True)
+        sys.exit(130)
+    except FedlibError as error:
+        click.echo(f"fedlib: {error}", err=True)
+        sys.exit(2)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="fedlib")
+def cli():
+    """A reproducibility workbook for federated-learning papers.
+
+    \b
+    fedlib list                          the notebooks, their claims and verdicts
+    fedlib plan                          what would have to be trained, and how long that takes
+    fedlib run                           regenerate every notebook into build/
+    fedlib run 'fedlap/figure01*' --scale smoke
+    fedlib simulate --dataset digits --model mlp --partition 'dirichlet(alpha=0.1)' --algorithm 'fedprox(mu=0.01)'
+
+    Run records live in papers/runs (smoke runs and those of 'simulate' in build/runs; FEDLIB_STORE names another
+    folder), data sets in ~/.cache/fedlib (or FEDLIB_DATA). FEDLIB_JOBS sets the default of --jobs.
+    """
+
+
+def jobs_option(command):
+    return click.option(
+        "--jobs", "-j", type=click.IntRange(min=1), default=os.cpu_count(), envvar="FEDLIB_JOBS", show_default=True,
+        help="Processes.",
+    )(command)  # fmt: skip
+
+
+def notebook_options(command):
+    """What selects notebooks and changes their parameters."""
+    command = click.option(
+        "-p", "parameters", nargs=2, multiple=True, metavar="NAME VALUE", help="Set a notebook parameter."
+    )(command)
+    command = click.option("--scale", metavar="SCALE", help="smoke, laptop or paper.")(command)
+    return click.argument("names", nargs=-1)(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+# ---------------------------------------------------------------- notebooks
+
+
+@cli.command("list")
+@click.argument("names", nargs=-1)
+@json_option
+def list_(names, as_json):
+    """The notebooks, the papers' claims and what our runs say of them.
+
+    \b
+    fedlib list
+    fedlib list fedlap
+    fedlib list --json | jq '.[].claims[] | select(.verdict == "not reproduced") | .text'
+    """
+    from fedlib import workbook
+
+    notebooks = workbook.find(names)
+    if as_json:
+        rows = [
+            dict(paper=nb.paper, notebook=nb.name, title=nb.title, path=str(nb.path), claims=nb.claims)
+            for nb in notebooks
+        ]
+        return print_json(rows)
+    for nb in notebooks:
+        click.echo(f"{nb.name}  {nb.title}")
+        for claim in nb.claims:
+            click.echo(f"    {claim['verdict']:<15} {claim['text']}")
+        if not nb.claims:
+            click.echo("    no claims yet: the committed notebook has not been executed")
+
+
+@cli.command()
+@notebook_options
+@jobs_option
+@json_option
+def plan(names, scale, parameters, jobs, as_json):
+    """The runs that notebooks need and the store lacks, with an estimate of the time.
+
+    \b
+    fedlib plan
+    fedlib plan fedlap/figure04* --scale paper
+    fedlib plan --scale paper -p seeds 1,2,3,4,5
+    """
+    from fedlib import engine, workbook
+    from fedlib.store import default_store
+
+    chosen = selection(names, scale, parameters)
+    rows, lacking = [], {}
+    for nb, changes in chosen:
+        store, grid = default_store(nb.scale(changes)), list(nb.plan(changes).values())
+        todo = engine.missing(grid, store)
+        lacking |= {spec.id: engine.estimate(spec) for spec in todo}
+        seconds = sum(lacking[spec.id] for spec in todo)
+        runs = len({spec.id for spec in grid})
+        rows.append(dict(notebook=nb.name, scale=nb.scale(changes), runs=runs, missing=len(todo), seconds=seconds))
+    longest = max(lacking.values(), default=0)
+    total = dict(missing=len(lacking), core_seconds=sum(lacking.values()), jobs=jobs)
+    total["seconds"] = max(longest, total["core_seconds"] / jobs)
+    if as_json:
+        return print_json(dict(notebooks=rows, total=total, ids=sorted(lacking)))
+    table = [(r["notebook"], r["scale"], r["runs"], r["missing"], workbook.duration(r["seconds"])) for r in rows]
+    print_table([("notebook", "scale", "runs", "missing", "core time"), *table])
+    time = workbook.duration(total["seconds"])
+    click.echo(f"{total['missing']} distinct runs to train, about {time} with {jobs} jobs.")
+
+
+@cli.command()
+@notebook_options
+@jobs_option
+@click.option("--update", is_flag=True, help="Write the outputs back to notebooks/, without papermill's traces.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.  [default: build/notebooks]")
+def run(names, scale, parameters, jobs, update, out):
+    """Execute notebooks headlessly: all, or those that names, globs, papers or paths select.
+
+    Runs that the store lacks are trained first, for all notebooks together; the notebooks then only render.
+    Finished runs are kept and unfinished ones resume, so it can be stopped at any time.
+
+    \b
+    fedlib run
+    fedlib run fedlap --scale smoke --jobs 2
+    fedlib run fedlap/figure01_accuracy -p seeds 1,2
+    fedlib run --update                  after changing a notebook: renew its committed outputs
+    """
+    from fedlib import engine, workbook
+
+    chosen = selection(names, scale, parameters)
+    if update:
+        for nb, changes in chosen:
+            if changes:
+                raise FedlibError(
+                    f"--update keeps what a notebook shows by default, but {', '.join(changes)} of {nb.name} would "
+                    "differ from its default; leave that out, or change the default in the notebook."
+                )
+    wanted: dict[str, dict] = {}  # by scale: smoke runs have their own store
+    for nb, changes in chosen:
+        wanted.setdefault(nb.scale(changes), {}).update({spec.id: spec for spec in nb.plan(changes).values()})
+    for scale_, specs in wanted.items():
+        engine.run(specs, jobs, scale=scale_)
+
+    def done(nb, path):
+        verdicts = [claim["verdict"] for claim in workbook.Notebook(path).claims]
+        counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)) or "no claims"
+        click.echo(f"{workbook.shown_path(path)}  ({counts})")
+
+    paths = workbook.execute_all(chosen, jobs, (out or workbook.BUILD).resolve(), done)
+    if update:
+        for (nb, _), path in zip(chosen, paths, strict=True):
+            workbook.update(nb, path)
+        click.echo(f"Updated: {', '.join(workbook.shown_path(nb.path) for nb, _ in chosen)}")
+    else:
+        folders = sorted({workbook.shown_path(path.parent) for path in paths})
+        click.echo(f"{len(paths)} notebooks regenerated in {', '.join(folders)}.")
+
+
+def selection(names, scale, parameters) -> list[tuple]:
+    """The notebooks with their changed parameters; anything unknown fails here, before anything runs."""
+    from fedlib import workbook
+
+    values = dict(parameters) | ({"scale": scale} if scale else {})
+    return [(nb, nb.changes(values)) for nb in workbook.find(names)]
+
+
+# ---------------------------------------------------------------- one run
+
+
+def spec_options(command):
+    """One option per field of RunSpec; the help is the comment beside the field."""
+    comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(RunSpec), re.MULTILINE))
+    for field in reversed(dataclasses.fields(RunSpec)):
+        default = "" if field.default is dataclasses.MISSING else f"  [default: {field.default}]"
+        required = "  [required]" if field.default is dataclasses.MISSING else default
+        command = click.option(
+            f"--{field.name.replace('_', '-')}",
+            field.name,
+            multiple=field.name == "seed",
+            metavar=kind_of(field.type),
+            help=comments.get(field.name, "") + (" May be repeated." if field.name == "seed" else "") + required,
+        )(command)
+    return command
+
+
+def kind_of(kind) -> str:
+    """How a field's type is shown, such as INT or unit|half."""
+    parts = [k for k in get_args(kind) or (kind,) if k is not type(None)]
+    return "|".join(k.__name__.upper() if isinstance(k, type) else str(k) for k in parts).replace("STR", "TEXT")
+
+
+def value_of(field: dataclasses.Field, text: str):
+    """What a text on the command line means for a field; RunSpec checks the type."""
+    if text.lower() == "none":
+        return None
+    if str in (get_args(field.type) or (field.type,)):
+        return text
+    try:
+        return ast.literal_eval(text.capitalize() if text in ("true", "false") else text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+@cli.command()
+@spec_options
+@click.option("-p", "--set", "pairs", nargs=2, multiple=True, metavar="FIELD VALUE", help="Another way to set a field.")
+@click.option("--fresh", is_flag=True, help="Train again even if there is a record.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+@jobs_option
+@json_option
+def simulate(pairs, fresh, quiet, jobs, as_json, seed, **options):
+    """Run one federation and print its accuracy; the same run asked for again is read from the store.
+
+    \b
+    fedlib simulate --dataset digits --model mlp --partition iid
+    fedlib simulate --dataset mnist --model 'mlp(hidden=64)' --partition 'shards(per_client=2)' \\
+        --clients 100 --participation 0.1 --local-epochs 10 --batch-size 10 --algorithm 'fedlap(q=0.5)'
+    fedlib simulate --dataset digits --model mlp --partition 'dirichlet(alpha=0.1)' --seed 1 --seed 2 --json
+
+    --json prints id, spec, status, round and accuracy (lists), and summary; accuracies are shares of 1. With
+    several seeds it is a list.
+    """
+    texts = {name: text for name, text in options.items() if text is not None} | dict(pairs)
+    fields = {field.name: field for field in dataclasses.fields(RunSpec)}
+    values = {name: value_of(fields[name], text) if name in fields else text for name, text in texts.items()}
+    seeds = [{"seed": value_of(fields["seed"], text)} for text in seed] or [{}]
+    specs = [RunSpec.from_json(values | one) for one in seeds]
+    records = simulated(specs, fresh, jobs, progress=not quiet)
+    if as_json:
+        rows = [
+            {name: r.json[name] for name in ("id", "spec", "status", "error")}
+            | {name: r.series.get(name, []) for name in ("round", "accuracy")}
+            | {"summary": r.summary}
+            for r in records
+        ]
+        return print_json(rows if len(seed) > 1 else rows[0])
+    for record in records:
+        click.echo(result_line(record))
+
+
+def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool) -> list:
+    """Through build/runs, so that trying things out never adds to the committed records; those are read, though."""
+    import tempfile
+
+    from fedlib import engine
+    from fedlib.store import Store, default_store
+
+    committed, store = default_store(), default_store("smoke")
+    if fresh:
+        with tempfile.TemporaryDirectory() as folder:
+            records = engine.run(specs, jobs, Store(folder), progress=progress)
+        for record in records:
+            store.put(record)
+        return records
+    known = {spec.id: committed.find(spec.id) for spec in specs}
+    engine.run([spec for spec in specs if known[spec.id] is None], jobs, store, progress=progress)
+    return [known[spec.id] or store.get(spec.id) for spec in specs]
+
+
+def result_line(record) -> str:
+    spec = record.spec
+    head = f"{record.id}  {spec.algorithm} on {spec.dataset}, {spec.partition}, seed {spec.seed}"
+    if record.status != "ok":
+        return f"{head}: {record.status}, {record.error['message']}"
+    last, last10, best = (f"{100 * record.summary[name]:.2f}%" for name in ("last", "last10", "best"))
+    return f"{head}: accuracy {last} after {spec.rounds} rounds (mean of the last ten {last10}, best {best})"
+
+
+# ---------------------------------------------------------------- what there is
+
+
+def describe(registry) -> list[dict]:
+    """Name, parameters with defaults, and the first line of the docstring of everything registered."""
+    rows = []
+    for name in registry.names():
+        cls = registry.entries[name]
+        missing = dataclasses.MISSING
+        parameters = {f.name: "required" if f.default is missing else f.default for f in dataclasses.fields(cls)}
+        about = (inspect.getdoc(cls) or "").splitlines()[0]
+        rows.append(dict(name=name, parameters=parameters, about=about))
+    return rows
+
+
+def print_described(rows: list[dict], as_json: bool) -> None:
+    if as_json:
+        return print_json(rows)
+    for row in rows:
+        shown = ", ".join(f"{name}={value}" for name, value in row["parameters"].items())
+        click.echo(f"{row['name']}({shown})" if shown else row["name"])
+        click.echo(f"    {row['about']}")
+
+
+@cli.command()
+@json_option
+def algorithms(as_json):
+    """The algorithms with their parameters; parts are joined by '+'.
+
+    \b
+    fedlib algorithms
+    fedlib simulate ... --algorithm 'fedprox(mu=0.01)'
+    """
+    from fedlib.algorithms import ALGORITHMS
+
+    print_described(describe(ALGORITHMS), as_json)
+
+
+@cli.command()
+@json_option
+def models(as_json):
+    """The models with their parameters.
+
+    \b
+    fedlib models
+    fedlib simulate ... --model 'mlp(hidden=64)'
+    """
+    from fedlib.models import MODELS
+
+    print_described(describe(MODELS), as_json)
+
+
+@cli.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def data(context, as_json):
+    """The data sets: which are present, where they came from, their checksums.
+
+    \b
+    fedlib data
+    fedlib data get cifar10              fetch it now, verify it and keep it in the data directory
+    """
+    if context.invoked_subcommand:
+        return
+    from fedlib.data import data_dir, inventory
+
+    rows = inventory()
+    if as_json:
+        return print_json(dict(directory=str(data_dir()), datasets=rows))
+    lines = [("name", "present", "train", "test", "sha256", "from", "about")]
+    for r in rows:
+        present, train, test = "yes" if r["present"] else "no", r["train"] or "", r["test"] or ""
+        lines.append((r["name"], present, train, test, r["checksum"][:12], r["source"], r["about"]))
+    print_table(lines)
+    click.echo(f"Data directory: {data_dir()} (FEDLIB_DATA names another); 'fedlib data get NAME' fetches a data set.")
+
+
+@data.command("get")
+@click.argument("names", nargs=-1, required=True)
+def data_get(names):
+    """Find or fetch data sets, verify their checksums and keep them.
+
+    \b
+    fedlib data get mnist fashion_mnist cifar10
+    """
+    from fedlib.data import DATASETS, get
+
+    for name in names:
+        DATASETS.make(name)  # a misspelt name fails before anything is fetched
+    for name in names:
+        dataset = get(name)
+        click.echo(f"{name}: {len(dataset.y_train):,} + {len(dataset.y_test):,} samples, from {dataset.source}.")
+
+
+@cli.command()
+@click.option("--sample", type=click.IntRange(min=1), default=4, show_default=True, help="How many records.")
+@click.option("--seconds", type=click.FloatRange(min=1), default=120, show_default=True, help="Time to spend, about.")
+@jobs_option
+@json_option
+def audit(sample, seconds, jobs, as_json):
+    """Re-run some of the committed records and fail if a number moved.
+
+    Every record is checked against its checksum. Then the cheapest of every kind are run again, long ones for as
+    many of their first rounds as the time allows: equal to the last digit where torch and the CPU capability are
+    those of the record, else the first round within 0.001.
+
+    \b
+    fedlib audit
+    fedlib audit --sample 20 --seconds 3600
+    """
+    from fedlib.audit import audit as audit_records
+
+    outcomes = audit_records(sample, seconds, jobs)
+    if as_json:
+        print_json([outcome.to_json() for outcome in outcomes])
+    for o in outcomes if not as_json else ():
+        how = "to the last digit" if o.exact else "first round, another kind of machine"
+        verdict = f"MOVED: {o.moved}" if o.moved else o.skipped or f"same ({how})"
+        click.echo(f"{o.id}  {o.run}, {o.rounds} of {o.of} rounds: {verdict}")
+    if moved := [o.id for o in outcomes if o.moved]:
+        click.echo(f"fedlib: the numbers of {len(moved)} records moved: {', '.join(moved)}.", err=True)
+        return 1
+
+
+# ---------------------------------------------------------------- output
+
+
+def print_json(thing) -> None:
+    click.echo(json.dumps(thing, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: list[tuple]) -> None:
+    """Aligned columns; numbers to the right."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    right = [any(isinstance(row[k], int) for row in rows) for k in range(len(widths))]
+    for row in texts:
+        cells = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
+        click.echo("  ".join(cells).rstrip())
