@@ -3,11 +3,12 @@
 import torch
 from torch import nn
 
-from fedlib.models import cnn, mlp, resnet  # noqa: F401  (importing registers them)
+from fedlib.models import cnn, densenet, mlp, mobile, resnet, text, vit
 from fedlib.models.base import MODELS, Net
 from fedlib.random import torch_seed
 
 __all__ = ["MODELS", "Net", "build"]
+FAMILIES = (cnn, densenet, mlp, mobile, resnet, text, vit)  # importing them fills the registry
 
 
 def build(text: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:

@@ -57,7 +57,7 @@ class LeNetNet(Net):
 class LeNet:
     """Two 5x5 convolutions and the classifier, as FedLAW's code has it; 28,938 parameters on MNIST."""
 
-    about = "2 conv + 1 fc: FedLAW's LeNet"
+    about = "2 conv + 1 fc: FedLAW's LeNet, on FashionMNIST"
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         image(self.name, shape, smallest=4)

@@ -31,7 +31,7 @@ class MLPNet(Net):
 class MLP:
     """784-200-200-10 on MNIST (199,210 parameters); ``hidden=64`` is a two-layer network of that width."""
 
-    about = "fully connected, ReLU: FedLAW (MNIST), FedLWS (CIFAR-10); FedLap's two-layer network with hidden=64"
+    about = "fully connected: FedLAW (FashionMNIST), FedLWS (CIFAR-10); FedLap's two-layer network with hidden=64"
     hidden: int | tuple = (200, 200)  # FedLap prints no width
 
     def __post_init__(self):

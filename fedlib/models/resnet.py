@@ -126,7 +126,7 @@ class ResNet20(CifarResNet):
 class ResNet56(CifarResNet):
     """855,770 parameters for 10 classes."""
 
-    about = "CIFAR residual network of 56 layers: FedLWS, FedLAW"
+    about = "CIFAR residual network of 56 layers: FedLAW"
     depth = 56
 
 
@@ -134,7 +134,7 @@ class ResNet56(CifarResNet):
 class ResNet110(CifarResNet):
     """1,730,714 parameters for 10 classes."""
 
-    about = "CIFAR residual network of 110 layers: FedLWS, FedLAW"
+    about = "CIFAR residual network of 110 layers: FedLAW"
     depth = 110
 
 
@@ -142,7 +142,7 @@ class ResNet110(CifarResNet):
 class WRN56x4(CifarResNet):
     """ResNet56 four times as wide; 13,628,234 parameters for 10 classes."""
 
-    about = "wide CIFAR residual network of 56 layers: FedLWS, FedLAW"
+    about = "wide CIFAR residual network of 56 layers: FedLWS, FedAWA, FedLAW"
     depth = 56
     width: int = 4
 
