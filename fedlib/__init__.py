@@ -1,0 +1,21 @@
+"""fedlib: five federated-learning papers, one implementation, every table and figure."""
+
+_LAZY = {
+    "RunSpec": "fedlib.spec",
+    "FedlibError": "fedlib.errors",
+    "run": "fedlib.engine",
+    "simulate": "fedlib.simulation",
+    "aggregate": "fedlib.aggregation",
+    "show": "fedlib.page",
+    "load": "fedlib.data",
+}
+__all__ = list(_LAZY)
+
+
+def __getattr__(name: str):
+    # Names are imported on first use, so that `fedlib --help` does not wait for torch.
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'fedlib' has no attribute {name!r}")

@@ -1,0 +1,61 @@
+"""Any aggregation rule of the workbook on your own clients' plain state_dicts, in one line."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlib.algorithms import Algorithm, Round
+from fedlib.errors import FedlibError
+from fedlib.layout import Layout
+
+
+@dataclass
+class Aggregation:
+    """The new global model and how it came about."""
+
+    state_dict: dict[str, Tensor]
+    weights: Tensor  # per client, or per client and layer
+    factors: dict  # what the server parts logged, such as gamma per layer
+    state: dict  # pass back as ``state=`` next round where a method remembers
+
+
+def aggregate(
+    algorithm: str,
+    global_state: dict[str, Tensor],
+    client_states: list[dict[str, Tensor]],
+    sizes: list[int],
+    *,
+    state: dict | None = None,
+    ids: list[int] | None = None,
+    round: int = 1,
+    server_lr: float = 1.0,
+    **context,
+) -> Aggregation:
+    """Aggregate clients' state_dicts by the weighting and server parts of a written form.
+
+    ``ids`` name the clients where a method remembers them (by default their position); ``context`` carries what a
+    method needs besides, such as ``model=`` and ``proxy=(x, y)``.
+    """
+    if not client_states or len(client_states) != len(sizes):
+        raise FedlibError(f"Got {len(client_states)} client states and {len(sizes)} sizes; give one size per client.")
+    if min(sizes) < 0 or sum(sizes) <= 0:
+        raise FedlibError("Sizes are sample counts: none negative, at least one positive.")
+    layout = Layout.of_state(global_state)
+    for k, client in enumerate(client_states):
+        if client.keys() != global_state.keys():
+            odd = sorted(client.keys() ^ global_state.keys())[:3]
+            raise FedlibError(f"Client {k}'s state_dict differs from the global one at {', '.join(odd)}.")
+    device = next(iter(global_state.values())).device
+    theta, buffers = layout.pack(global_state, device)
+    thetas = torch.empty(len(sizes), layout.size, device=device)
+    client_buffers = torch.empty(len(sizes), layout.buffer_size, device=device)
+    for k, client in enumerate(client_states):
+        thetas[k], client_buffers[k] = layout.pack(client, device)
+    r = Round(
+        layout, theta, buffers, thetas, client_buffers, torch.tensor(sizes, dtype=torch.float32, device=device),
+        list(range(len(sizes))) if ids is None else list(ids), round, server_lr, context,
+    )  # fmt: skip
+    memory = {} if state is None else state
+    theta, buffers = Algorithm(algorithm).aggregate(r, memory)
+    return Aggregation(layout.unpack(theta, buffers), r.weights, dict(r.logs), memory)

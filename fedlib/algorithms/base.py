@@ -1,0 +1,179 @@
+"""An algorithm is three roles that know nothing of each other: local, weighting, server.
+
+``"fedprox(mu=0.01)+lws(beta=0.1)"`` is the written form. Local parts change training, each adding to the
+others; weightings decide how clients are averaged, each starting from the weights before it; server parts act
+on the average, left to right.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedlib.errors import FedlibError
+from fedlib.layout import Layout
+from fedlib.registry import Registry, written
+
+ALGORITHMS = Registry("algorithm")
+register = ALGORITHMS.register
+
+
+@dataclass
+class Client:
+    """What a local method sees while one client trains."""
+
+    id: int
+    round: int
+    model: nn.Module
+    layout: Layout
+    theta: Tensor  # the client's parameters, updated in place
+    grad: Tensor  # the gradient of the current batch, to be edited in place
+    anchor: Tensor  # the global parameters this round started from
+    state: dict[str, Any] = field(default_factory=dict)  # survives between this client's rounds
+    memo: dict[str, Any] = field(default_factory=dict)  # lives for this round only
+    logs: dict[str, float] = field(default_factory=dict)
+    epoch: int = 0
+
+    def log(self, name: str, value: float) -> None:
+        """A number of this client and round; the record keeps its mean over the cohort."""
+        self.logs[name] = float(value)
+
+
+@dataclass
+class Batch:
+    """One minibatch and what the model made of it."""
+
+    x: Tensor
+    y: Tensor
+    features: Tensor
+    logits: Tensor
+
+
+class Local:
+    """What changes in local training. Every hook may be left out."""
+
+    weights = None  # the aggregation this method implies: "size" or "uniform"
+
+    def begin(self, c: Client) -> None:
+        """Before a client's first epoch."""
+
+    def epoch(self, c: Client) -> None:
+        """Before every epoch."""
+
+    def loss(self, c: Client, batch: Batch) -> Tensor | None:
+        """A term to add to the cross-entropy."""
+
+    def gradient(self, c: Client) -> None:
+        """After the backward pass: edit ``c.grad``."""
+
+    def end(self, c: Client) -> None:
+        """After a client's last epoch."""
+
+
+class Weighting:
+    """How much each client counts: one weight per client, or one per client and layer."""
+
+    fresh = False  # True if it ignores the weights before it, so it has to come first
+
+    def weigh(self, r: "Round", weights: Tensor) -> Tensor:
+        return weights
+
+
+class Server:
+    """What happens to the aggregate."""
+
+    def step(self, r: "Round") -> Tensor:
+        return r.aggregate
+
+
+@dataclass
+class Round:
+    """What the server sees after one round of local training."""
+
+    layout: Layout
+    theta: Tensor  # the global parameters before the round, (P)
+    buffers: Tensor  # the global buffers before the round
+    thetas: Tensor  # the clients' parameters, (clients, P)
+    client_buffers: Tensor  # the clients' buffers, (clients, B)
+    sizes: Tensor  # samples per client
+    ids: list[int]
+    number: int = 1
+    server_lr: float = 1.0
+    context: dict[str, Any] = field(default_factory=dict)  # such as model and proxy, for methods that need them
+    weights: Tensor | None = None  # (clients) or (clients, layers)
+    aggregate: Tensor | None = None  # (P)
+    state: dict[str, Any] = field(default_factory=dict)  # what the current part remembers between rounds
+    logs: dict[str, Any] = field(default_factory=lambda: defaultdict(dict))
+
+    @cached_property
+    def updates(self) -> Tensor:
+        """g_k = w_k - w_g."""
+        return self.thetas - self.theta
+
+    def log(self, name: str, value, key: str | None = None) -> None:
+        """A number of this round, or one of several (``key`` is a layer, say)."""
+        value = float(value)
+        if key is None:
+            self.logs[name] = value
+        else:
+            self.logs[name][key] = value
+
+
+class Algorithm:
+    """The parts a written form names, in the order local, weighting, server."""
+
+    def __init__(self, text: str):
+        self.parts = ALGORITHMS.make_all(text)
+        if len({p.name for p in self.parts}) < len(self.parts):
+            raise FedlibError(f"{text!r} names a part twice; every part may appear once.")
+        self.locals = [p for p in self.parts if isinstance(p, Local)]
+        self.weightings = [p for p in self.parts if isinstance(p, Weighting)]
+        self.servers = [p for p in self.parts if isinstance(p, Server)]
+        for later in self.weightings[1:]:
+            if later.fresh:
+                raise FedlibError(
+                    f"{later.name!r} decides the weights by itself and would throw away those of "
+                    f"{self.weightings[0].name!r}; put it first or leave one of them out."
+                )
+
+    def __str__(self) -> str:
+        """Canonical: the averaging that would be implied anyway is named only where nothing else is."""
+        implied = "fedavg" if self.start == "size" else "fedavg(weights=uniform)"
+        names = [written(p) for p in self.locals + self.weightings]
+        names = [n for n in names if n != implied] or [implied]
+        return "+".join(names + [written(p) for p in self.servers])
+
+    @property
+    def start(self) -> str:
+        """The weights before any weighting: by size, unless a local method says otherwise."""
+        return next((p.weights for p in self.locals if p.weights), "size")
+
+    def aggregate(self, r: Round, memory: dict[str, dict]) -> tuple[Tensor, Tensor]:
+        """The new global (theta, buffers); ``memory`` keeps what parts remember, by part name."""
+        weights = start_weights(self.start, r.sizes)
+        for part in self.weightings:
+            r.state = memory.setdefault(part.name, {})
+            weights = part.weigh(r, weights)
+        r.weights = weights
+        r.aggregate = average(r.thetas, weights, r.layout)
+        if r.server_lr != 1.0:
+            r.aggregate = torch.lerp(r.theta, r.aggregate, r.server_lr)
+        for part in self.servers:
+            r.state = memory.setdefault(part.name, {})
+            r.aggregate = part.step(r)
+        per_client = weights if weights.ndim == 1 else weights.mean(1)
+        return r.aggregate, per_client @ r.client_buffers
+
+
+def start_weights(kind: str, sizes: Tensor) -> Tensor:
+    return sizes / sizes.sum() if kind == "size" else torch.full_like(sizes, 1 / len(sizes))
+
+
+def average(thetas: Tensor, weights: Tensor, layout: Layout) -> Tensor:
+    """sum_k lambda_k w_k, with one lambda per client or one per client and layer."""
+    if weights.ndim == 1:
+        return weights @ thetas
+    return torch.cat([w @ thetas[:, layer.slice] for w, layer in zip(weights.T, layout.layers, strict=True)])

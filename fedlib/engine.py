@@ -1,0 +1,140 @@
+"""Many runs: only what the store lacks is trained, in parallel worker processes of one thread each."""
+
+import multiprocessing
+import os
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+
+from tqdm import tqdm
+
+from fedlib.errors import FedlibError
+from fedlib.spec import RunSpec
+from fedlib.store import Record, Store, default_store
+
+
+def run(specs, jobs: int | None = None, store: Store | None = None, scale: str | None = None, progress: bool = True):
+    """The records of ``specs`` (a dict or a list, or one spec), in the same shape. Missing runs are trained.
+
+    With FEDLIB_TRAIN=0 a missing run raises instead. FEDLIB_JOBS sets the default number of workers.
+    """
+    if isinstance(specs, RunSpec):
+        return run([specs], jobs, store, scale, progress)[0]
+    store = store or default_store(scale)
+    wanted = list(specs.values() if isinstance(specs, Mapping) else specs)
+    todo = missing(wanted, store)
+    if todo and os.environ.get("FEDLIB_TRAIN") == "0":
+        raise FedlibError(
+            f"{len(todo)} of {len(wanted)} runs are not in {store.path} and FEDLIB_TRAIN=0 forbids training; "
+            "unset it to train them."
+        )
+    if todo:
+        train_all(todo, jobs or int(os.environ.get("FEDLIB_JOBS", os.cpu_count() or 1)), store, progress)
+    if isinstance(specs, Mapping):
+        return {name: store.get(spec.id) for name, spec in specs.items()}
+    return [store.get(spec.id) for spec in wanted]
+
+
+def missing(specs, store: Store | None = None) -> list[RunSpec]:
+    """The distinct specs without a sound record, the longest first."""
+    store = store or default_store()
+    distinct = {spec.id: spec for spec in specs}
+    lacking = [spec for spec in distinct.values() if store.find(spec.id) is None]
+    return sorted(lacking, key=estimate, reverse=True)
+
+
+def run_one(spec: RunSpec, store: Store, on_round=None) -> Record:
+    """One run through the store: read if there, else resumed or started, under the lock of its id."""
+    from fedlib.simulation import simulate
+
+    with store.lock(spec.id):
+        if record := store.find(spec.id):  # another process was faster
+            return record
+        checkpoint = store.checkpoint(spec.id)
+        record = simulate(spec, checkpoint, on_round)
+        store.put(record)
+        checkpoint.clear()
+    return record
+
+
+def train_all(todo: list[RunSpec], jobs: int, store: Store, progress: bool) -> None:
+    """Train in worker processes; a worker that dies costs its runs one retry, not the batch."""
+    context = multiprocessing.get_context("spawn")
+    total = sum(spec.rounds for spec in todo)
+    with context.Manager() as manager, tqdm(total=total, unit="round", disable=not progress, desc="training") as bar:
+        done = manager.Queue()
+        for attempt in (1, 2):
+            try:
+                with ProcessPoolExecutor(min(jobs, len(todo)), context, _initialise) as pool:
+                    futures = [pool.submit(_work, spec, store, done) for spec in todo]
+                    try:
+                        _watch(futures, done, bar)
+                    except BaseException:
+                        pool.shutdown(wait=False, cancel_futures=True)
+                        for process in list((pool._processes or {}).values()):
+                            process.terminate()
+                        raise
+                return
+            except BrokenProcessPool:
+                todo = missing(todo, store)
+                if attempt == 2:
+                    raise FedlibError(
+                        f"Worker processes died twice, {len(todo)} runs are unfinished (out of memory?); what is "
+                        "done is kept: run again, perhaps with fewer --jobs."
+                    ) from None
+
+
+def _watch(futures, done, bar) -> None:
+    pending = set(futures)
+    while pending:
+        try:
+            for future in as_completed(pending, timeout=0.5):
+                pending.discard(future)
+                future.result()
+        except TimeoutError:
+            pass
+        while not done.empty():
+            bar.update(done.get())
+
+
+def _initialise() -> None:
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+
+
+def _work(spec: RunSpec, store: Store, done) -> None:
+    seen = 0
+
+    def on_round(number: int) -> None:
+        nonlocal seen
+        done.put(number - seen)
+        seen = number
+
+    run_one(spec, store, on_round)
+
+
+def estimate(spec: RunSpec) -> float:
+    """Seconds a run may take on one core: its samples at the speed of its model, measured once on one machine."""
+    from fedlib.data import DATASETS
+
+    train_size, test_size = DATASETS.make(spec.dataset).sizes
+    samples = (spec.subset or train_size) * spec.cohort / spec.clients * spec.local_epochs
+    samples *= 1 - spec.stragglers * (spec.local_epochs - 1) / (2 * spec.local_epochs)
+    tests = (spec.test_subset or test_size) / spec.eval_every / 3  # a forward pass is a third of a step
+    step, sample = model_cost(spec)
+    return spec.rounds * (samples * (sample + step / spec.batch_size) + tests * sample)
+
+
+def model_cost(spec: RunSpec) -> tuple[float, float]:
+    """(seconds per step, seconds per sample): kernel launches, and arithmetic at 10 GFLOP/s forth and back."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from fedlib.data import DATASETS
+    from fedlib.models import MODELS
+
+    entry = DATASETS.make(spec.dataset)
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        model = MODELS.make(spec.model).build(entry.shape, len(entry.class_names))
+        model(torch.empty(2, *entry.shape))
+    layers = sum(1 for _ in model.parameters())
+    return 6e-5 * layers, 3 * counter.get_total_flops() / 2 / 1e10

@@ -1,0 +1,147 @@
+"""Everything is a vector: a model's parameters are views into one flat tensor, its buffers into another.
+
+``Layout`` knows which slice is which tensor, which slices make a layer (one per module) and which layer is
+the classifier. It alone converts memory formats: a 4-d weight may be stored channels-last inside its slice.
+"""
+
+import copy
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a state_dict: its slice of the parameter or of the buffer vector."""
+
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    buffer: bool
+    slice: slice
+    channels_last: bool = False
+
+    def view(self, vector: Tensor) -> Tensor:
+        """This tensor as a view of the last dimension of ``vector`` (leading dimensions are kept)."""
+        part = vector[..., self.slice]
+        lead = part.shape[:-1]
+        if not self.channels_last:
+            return part.view(lead + self.shape)
+        o, i, *kernel = self.shape
+        return part.view(*lead, o, *kernel, i).movedim(-1, len(lead) + 1)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The parameters of one module: a contiguous slice of theta."""
+
+    name: str
+    slice: slice
+    entries: tuple[Entry, ...]
+
+
+class Layout:
+    """Where each tensor of a model lives in its two flat vectors."""
+
+    def __init__(self, tensors: list[tuple[str, torch.Size, torch.dtype, bool]], channels_last: bool = False):
+        self.entries: list[Entry] = []
+        ends = {False: 0, True: 0}  # the buffer vector and the parameter vector grow apart
+        for name, shape, dtype, buffer in tensors:
+            start = ends[buffer]
+            ends[buffer] = start + math.prod(shape)
+            last = channels_last and not buffer and len(shape) == 4
+            self.entries.append(Entry(name, shape, dtype, buffer, slice(start, ends[buffer]), last))
+        self.size, self.buffer_size = ends[False], ends[True]
+
+    @classmethod
+    def of_model(cls, model: nn.Module, channels_last: bool = False) -> "Layout":
+        parameters = dict(model.named_parameters())
+        state = model.state_dict()
+        return cls([(n, t.shape, t.dtype, n not in parameters) for n, t in state.items()], channels_last)
+
+    @classmethod
+    def of_state(cls, state: dict[str, Tensor]) -> "Layout":
+        """From a plain state_dict, where only the names tell BatchNorm's statistics from parameters."""
+
+        def buffer(name, tensor):
+            return not tensor.is_floating_point() or name.endswith(BUFFERS)
+
+        return cls([(n, t.shape, t.dtype, buffer(n, t)) for n, t in state.items()])
+
+    @cached_property
+    def parameters(self) -> list[Entry]:
+        return [e for e in self.entries if not e.buffer]
+
+    @cached_property
+    def weights(self) -> list[Entry]:
+        """The weight matrices and kernels: parameters with an input and an output dimension."""
+        return [e for e in self.parameters if len(e.shape) >= 2]
+
+    @cached_property
+    def layers(self) -> list[Layer]:
+        """One layer per module that holds parameters, in the order of the state_dict."""
+        groups: dict[str, list[Entry]] = {}
+        for e in self.parameters:
+            groups.setdefault(e.name.rpartition(".")[0] or e.name, []).append(e)
+        return [Layer(n, slice(es[0].slice.start, es[-1].slice.stop), tuple(es)) for n, es in groups.items()]
+
+    @cached_property
+    def classifier(self) -> Layer:
+        return next((x for x in self.layers if x.name == "classifier"), self.layers[-1])
+
+    def pack(self, state: dict[str, Tensor], device=None) -> tuple[Tensor, Tensor]:
+        """A state_dict as (theta, buffers); counters become float32."""
+        theta = torch.empty(self.size, device=device)
+        buffers = torch.empty(self.buffer_size, device=device)
+        for e in self.entries:
+            e.view(buffers if e.buffer else theta).copy_(state[e.name])
+        return theta, buffers
+
+    def unpack(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """The state_dict back, in the original dtypes and contiguous."""
+        return {
+            e.name: e.view(buffers if e.buffer else theta).to(e.dtype).clone(memory_format=torch.contiguous_format)
+            for e in self.entries
+        }
+
+
+class FlatModel:
+    """A module whose parameters, gradients and buffers are views into ``theta``, ``grad`` and ``buffers``."""
+
+    def __init__(self, model: nn.Module, device: torch.device | str = "cpu", channels_last: bool = False):
+        self.model = model.to(device)
+        self.layout = Layout.of_model(model, channels_last)
+        self.theta, self.buffers = self.layout.pack(model.state_dict(), device)
+        self.grad = torch.zeros_like(self.theta)
+        self._attach()
+
+    def _attach(self) -> None:
+        owners = dict(self.model.named_modules())
+        for e in self.layout.entries:
+            module, _, name = e.name.rpartition(".")
+            if e.buffer:
+                owners[module]._buffers[name] = e.view(self.buffers)
+            else:
+                parameter = owners[module]._parameters[name]
+                parameter.data = e.view(self.theta)
+                parameter.grad = e.view(self.grad)
+
+    def to(self, device) -> "FlatModel":
+        self.theta, self.grad, self.buffers = (t.to(device) for t in (self.theta, self.grad, self.buffers))
+        self._attach()
+        return self
+
+    def __deepcopy__(self, memo) -> "FlatModel":
+        # The views are re-made rather than copied: deepcopy would give every view a storage of its own.
+        twin = object.__new__(FlatModel)
+        twin.layout = self.layout
+        twin.theta, twin.grad, twin.buffers = self.theta.clone(), self.grad.clone(), self.buffers.clone()
+        detached = {id(p): nn.Parameter(p.detach().clone()) for p in self.model.parameters()}
+        twin.model = copy.deepcopy(self.model, detached)
+        twin._attach()
+        return twin

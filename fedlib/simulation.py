@@ -1,0 +1,195 @@
+"""One run, from spec to record: the round loop on one screen."""
+
+import hashlib
+import platform
+import time
+from collections import defaultdict
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedlib.algorithms import Algorithm, Client, Round
+from fedlib.data import TRANSFORMS, load, partition, proxy, subset
+from fedlib.errors import Diverged, FedlibError
+from fedlib.layout import FlatModel
+from fedlib.models import build
+from fedlib.optimizers import OPTIMIZERS
+from fedlib.random import stream
+from fedlib.spec import RunSpec
+from fedlib.store import Record
+from fedlib.training import evaluate, gather, train
+
+
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def one_thread():
+    """One thread and flushed denormals: the same numbers on a busy machine as on an idle one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(False)
+
+
+class Federation:
+    """The fixed part of a run: data on the device, who owns what, the model and where it starts."""
+
+    def __init__(self, spec: RunSpec):
+        data = subset(load(spec.dataset), spec.subset, spec.test_subset)
+        labels = data.y_train.numpy()
+        domains = None if data.domain_train is None else data.domain_train.numpy()
+        self.partition = partition.split(spec.partition, labels, spec.clients, spec.seed, domains, data.classes)
+        if spec.corruption:
+            labels = proxy.CORRUPTIONS.make(spec.corruption).apply(labels, self.partition, spec.seed)
+        held, test = None, np.arange(len(data.y_test))
+        if spec.proxy:
+            held, test = proxy.cut(spec.proxy, data.y_test.numpy(), spec.seed)
+        remaining = [proxy.holdout(mine, spec.client_holdout, spec.seed) for mine in self.partition.indices]
+        self.indices = [torch.from_numpy(mine) for mine in remaining]
+        if not any(len(i) for i in self.indices):
+            raise FedlibError("No client holds any sample; give the partition more data or fewer clients.")
+        model = build(spec.model, tuple(data.x_train.shape[1:]), data.classes, spec.seed)
+        # Memory format is a fixed rule of the model: channels_last for convolutions, which it speeds up.
+        conv = any(isinstance(m, nn.Conv2d) for m in model.modules())
+        self.flat = FlatModel(model, device(), channels_last=conv)
+        form = torch.channels_last if conv else torch.contiguous_format
+
+        def resident(x):
+            return TRANSFORMS[spec.transform](x).to(device(), memory_format=form)
+
+        self.x, self.y = resident(data.x_train), torch.from_numpy(labels).to(device())
+        self.x_test, self.y_test = resident(data.x_test[test]), data.y_test[test].to(device())
+        self.proxy = None if held is None else (resident(data.x_test[held]), data.y_test[held].to(device()))
+        self.spec, self.optimizer = spec, OPTIMIZERS.make(spec.optimizer)
+        self.moments = self.optimizer.state(self.flat.theta)
+
+    def train_cohort(self, number: int, algorithm: Algorithm, run: dict, logs: dict) -> Round | None:
+        """Train this round's clients one after another from the global model; None if none of them has data."""
+        spec, flat = self.spec, self.flat
+        chosen = [(k, e) for k, e in zip(*cohort(spec, number), strict=True) if len(self.indices[k])]
+        if not chosen:
+            return None
+        thetas = torch.empty(len(chosen), flat.layout.size, device=device())
+        buffers = torch.empty(len(chosen), flat.layout.buffer_size, device=device())
+        numbers = defaultdict(list)
+        for row, (k, epochs) in enumerate(chosen):
+            flat.theta.copy_(run["theta"])
+            flat.buffers.copy_(run["buffers"])
+            kept = run["clients"].get(k, {})
+            client = Client(k, number, flat.model, flat.layout, flat.theta, flat.grad, run["theta"], kept)
+            moments = self.moments
+            if spec.keep_optimizer:
+                moments = kept.setdefault("optimizer", self.optimizer.state(flat.theta))
+            else:
+                for tensor in moments.values():
+                    tensor.zero_()
+            x, y = gather(self.x, self.indices[k]), self.y[self.indices[k]]
+            client.log("train_loss", train(flat, x, y, client, algorithm.locals, spec, self.optimizer, moments, epochs))
+            if kept:
+                run["clients"][k] = kept
+            thetas[row], buffers[row] = flat.theta, flat.buffers
+            for name, value in client.logs.items():
+                numbers[name].append(value)
+        logs.update({name: float(np.mean(values)) for name, values in numbers.items()})
+        ids = [k for k, _ in chosen]
+        sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
+        context = {"model": flat, "proxy": self.proxy}
+        return Round(
+            flat.layout, run["theta"], run["buffers"], thetas, buffers, sizes, ids, number, spec.server_lr, context
+        )
+
+    def evaluate(self, theta: torch.Tensor, buffers: torch.Tensor) -> dict[str, float]:
+        self.flat.theta.copy_(theta)
+        self.flat.buffers.copy_(buffers)
+        accuracy, loss = evaluate(self.flat.model, self.x_test, self.y_test)
+        return {"accuracy": accuracy, "loss": loss}
+
+
+def cohort(spec: RunSpec, number: int) -> tuple[list[int], list[int]]:
+    """Who takes part in a round and for how many epochs: a matter of the seed alone."""
+    ids = stream(spec.seed, "cohort", number).choice(spec.clients, spec.cohort, replace=False)
+    epochs = np.full(len(ids), spec.local_epochs)
+    slow = stream(spec.seed, "stragglers", number)
+    late = slow.permutation(len(ids))[: round(spec.stragglers * len(ids))]
+    epochs[late] = slow.integers(1, spec.local_epochs + 1, len(late))
+    return ids.tolist(), epochs.tolist()
+
+
+def simulate(spec: RunSpec, checkpoint=None, on_round=None) -> Record:
+    """Run ``spec`` and return its record. ``checkpoint`` (see store) makes it resumable; ``on_round(done)`` is told
+    after every round."""
+    with one_thread():
+        return _simulate(spec, checkpoint, on_round or (lambda done: None))
+
+
+def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
+    began = time.perf_counter()
+    fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
+    run = {
+        "round": 0,
+        "theta": fed.flat.theta.clone(),
+        "buffers": fed.flat.buffers.clone(),
+        "server": {},  # what the algorithm's parts remember between rounds, by part
+        "clients": {},  # the same for every client that ever took part
+        "series": defaultdict(list),
+        "seconds": 0.0,
+    }
+    if checkpoint and (saved := checkpoint.load()):
+        run.update(saved)
+        run["series"] = defaultdict(list, saved["series"])
+        on_round(run["round"])
+    before, error = run["seconds"], None
+    try:
+        while run["round"] < spec.rounds:
+            number = run["round"] = run["round"] + 1
+            logs = {}
+            if r := fed.train_cohort(number, algorithm, run, logs):
+                run["theta"], run["buffers"] = algorithm.aggregate(r, run["server"])
+                logs.update(r.logs)
+                if not bool(torch.isfinite(run["theta"].sum())):
+                    raise Diverged(f"The aggregate of round {number} is not finite.", number, None)
+            if number % spec.eval_every == 0 or number == spec.rounds:
+                logs.update(round=number, **fed.evaluate(run["theta"], run["buffers"]))
+                for name, value in logs.items():
+                    run["series"][name].append(rounded(value))
+            run["seconds"] = before + time.perf_counter() - began
+            on_round(number)
+            if checkpoint and checkpoint.due() and number < spec.rounds:
+                checkpoint.save(**run | {"series": dict(run["series"])})
+    except Diverged as stop:
+        error = {"round": stop.round, "client": stop.client, "message": str(stop)}
+    return Record.of_run(
+        spec, dict(run["series"]), fed.partition, cohorts(spec), environment(), run["seconds"], error
+    )
+
+
+def rounded(value):
+    """Six significant digits: what is meaningful, and short."""
+    if isinstance(value, dict):
+        return {k: rounded(v) for k, v in value.items()}
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if np.isfinite(value) else None
+    return value
+
+
+def cohorts(spec: RunSpec) -> str:
+    """A fingerprint of the participation sequence."""
+    text = repr([cohort(spec, n) for n in range(1, spec.rounds + 1)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def environment() -> dict[str, str]:
+    return {
+        "torch": torch.__version__.split("+")[0],
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "device": device().type,
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,130 @@
+"""What one run is: everything that decides its numbers, frozen, with a canonical id."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from fedlib.errors import FedlibError
+from fedlib.registry import check, written
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One federated run. Written forms such as ``dirichlet(alpha=0.1)`` are checked and made canonical."""
+
+    dataset: str  # such as mnist, cifar10 or digits(shape=(1, 28, 28))
+    model: str  # such as mlp(hidden=64) or simple_cnn
+    partition: str  # such as shards(per_client=2) or dirichlet(alpha=0.1)
+    algorithm: str = "fedavg"  # parts joined by '+', such as fedprox(mu=0.01)
+    subset: int | None = None  # training images used, the first of every class; None is all
+    test_subset: int | None = None  # the same for the test set
+    transform: Literal["unit", "half"] = "unit"  # pixels in [0, 1] or in [-1, 1]
+    corruption: str | None = None  # such as swap(fraction=0.25)
+    client_holdout: float = 0.0  # share of every client's data kept from training
+    proxy: str | None = None  # the server's own data, such as balanced(size=200), cut from the test set
+    clients: int = 10
+    participation: float = 1.0  # share of the clients in every round
+    stragglers: float = 0.0  # share of a cohort that stops after a random number of epochs in [1, E]
+    rounds: int = 10
+    local_epochs: int = 1
+    batch_size: int = 32
+    optimizer: str = "sgd(momentum=0.9)"
+    keep_optimizer: bool = False  # whether a client's optimiser state outlives the round
+    lr: float = 0.01
+    lr_decay: float = 1.0  # factor on lr per round
+    server_lr: float = 1.0  # step along the averaged update
+    eval_every: int = 1
+    seed: int = 0
+
+    def __post_init__(self):
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if value != f.default:
+                object.__setattr__(self, f.name, check(f.name, f.type, value))
+        for name, registry in _registries().items():
+            text = getattr(self, name)
+            if text is not None:
+                object.__setattr__(self, name, written(registry.make(text)))
+        from fedlib.algorithms import Algorithm
+
+        object.__setattr__(self, "algorithm", str(Algorithm(self.algorithm)))
+        self._check_ranges()
+
+    def _check_ranges(self):
+        for name in ("clients", "rounds", "local_epochs", "batch_size", "eval_every"):
+            if getattr(self, name) < 1:
+                raise FedlibError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        for name in ("lr", "lr_decay", "server_lr"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise FedlibError(f"{name} must be a positive number; got {getattr(self, name)}.")
+        for name in ("stragglers", "client_holdout"):
+            if not 0 <= getattr(self, name) < 1 and not (name == "stragglers" and self.stragglers == 1):
+                raise FedlibError(f"{name} is a share in [0, 1); got {getattr(self, name)}.")
+        if not 0 < self.participation <= 1 or self.cohort < 1:
+            raise FedlibError(
+                f"participation={self.participation} of {self.clients} clients selects nobody or too many; "
+                f"choose a share from {1 / self.clients:.4g} to 1."
+            )
+        if self.seed < 0:
+            raise FedlibError(f"seed must not be negative; got {self.seed}.")
+        for name in ("subset", "test_subset"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise FedlibError(f"{name} must be at least 1, or None for all; got {getattr(self, name)}.")
+
+    @property
+    def cohort(self) -> int:
+        """Clients per round; the small term undoes 0.29 * 100 = 28.999…"""
+        return int(self.participation * self.clients + 1e-9)
+
+    def replace(self, **changes) -> "RunSpec":
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> dict:
+        """The fields that differ from their defaults; defaults never change, so old ids stay valid."""
+        return {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default
+        }
+
+    @classmethod
+    def from_json(cls, fields: dict) -> "RunSpec":
+        known = {f.name for f in dataclasses.fields(cls)}
+        if unknown := sorted(set(fields) - known):
+            raise FedlibError(f"A run has no field {', '.join(unknown)}; it has: {', '.join(sorted(known))}.")
+        if missing := sorted({"dataset", "model", "partition"} - set(fields)):
+            raise FedlibError(f"A run needs {', '.join(missing)}.")
+        return cls(**fields)
+
+    @cached_property
+    def revisions(self) -> dict[str, int]:
+        """Revisions above 1 of the data set, model, partition and algorithm parts involved."""
+        from fedlib.algorithms import Algorithm
+
+        things = [r.make(getattr(self, n)) for n, r in _registries().items() if getattr(self, n) is not None]
+        things += Algorithm(self.algorithm).parts
+        return {t.name: t.revision for t in things if t.revision > 1}
+
+    @cached_property
+    def id(self) -> str:
+        text = json.dumps([self.to_json(), self.revisions], sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _registries() -> dict:
+    """The fields in written form. Imported late: reading a record needs no torch-heavy module before it."""
+    from fedlib.data import DATASETS
+    from fedlib.data.partition import PARTITIONS
+    from fedlib.data.proxy import CORRUPTIONS, PROXIES
+    from fedlib.models import MODELS
+    from fedlib.optimizers import OPTIMIZERS
+
+    return {
+        "dataset": DATASETS,
+        "model": MODELS,
+        "partition": PARTITIONS,
+        "corruption": CORRUPTIONS,
+        "proxy": PROXIES,
+        "optimizer": OPTIMIZERS,
+    }

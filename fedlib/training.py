@@ -1,0 +1,80 @@
+"""Local training of one client: the only SGD loop."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedlib.algorithms import Batch, Client, Local
+from fedlib.errors import Diverged
+from fedlib.layout import FlatModel
+from fedlib.random import stream, torch_seed
+from fedlib.spec import RunSpec
+
+
+def gather(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of x in the memory format of x; plain indexing would lose channels_last."""
+    if x.ndim == 4 and not x.is_contiguous():
+        return x.permute(0, 2, 3, 1)[index].permute(0, 3, 1, 2)
+    return x[index]
+
+
+def train(
+    flat: FlatModel, x: Tensor, y: Tensor, client: Client, parts: list[Local], spec: RunSpec, optimizer, moments, epochs
+) -> float:
+    """Train ``flat`` in place on one client's samples (x, y); returns the mean training loss.
+
+    Batches are drawn from a stream keyed by (seed, round, client): the algorithm does not change what a client
+    sees. Samples are shuffled once per epoch, so a batch is a slice, not a copy.
+    """
+    lr = spec.lr * spec.lr_decay ** (client.round - 1)
+    order = stream(spec.seed, "batches", client.round, client.id)
+    torch.manual_seed(torch_seed(spec.seed, "dropout", client.round, client.id))
+    extra = [p for p in parts if type(p).loss is not Local.loss]
+    edits = [p for p in parts if type(p).gradient is not Local.gradient]
+    model, theta, grad = flat.model.train(), flat.theta, flat.grad
+    total, batches = torch.zeros((), device=theta.device), 0
+    for part in parts:
+        part.begin(client)
+    for client.epoch in range(epochs):
+        for part in parts:
+            part.epoch(client)
+        shuffled = torch.from_numpy(order.permutation(len(y))).to(y.device)
+        xs, ys = gather(x, shuffled), y[shuffled]
+        for xb, yb in zip(xs.split(spec.batch_size), ys.split(spec.batch_size), strict=True):
+            grad.zero_()
+            features = model.features(xb)
+            logits = model.classifier(features)
+            loss = F.cross_entropy(logits, yb)
+            total += loss.detach()
+            for part in extra:
+                loss = loss + part.loss(client, Batch(xb, yb, features, logits))
+            loss.backward()
+            for part in edits:
+                part.gradient(client)
+            optimizer.step(theta, grad, moments, lr)
+            batches += 1
+    for part in parts:
+        part.end(client)
+    mean = float(total) / batches
+    if not math.isfinite(mean) or not bool(torch.isfinite(theta.sum())):
+        what = "loss" if not math.isfinite(mean) else "update"
+        raise Diverged(
+            f"Client {client.id} diverged in round {client.round}: its {what} is not finite. Try a smaller lr.",
+            client.round,
+            client.id,
+        )
+    return mean
+
+
+@torch.inference_mode()
+def evaluate(model: torch.nn.Module, x: Tensor, y: Tensor, batch: int = 1000) -> tuple[float, float]:
+    """(accuracy, mean cross-entropy) in eval mode, in large batches."""
+    model.eval()
+    correct, loss = 0, 0.0
+    for xb, yb in zip(x.split(batch), y.split(batch), strict=True):
+        logits = model(xb)
+        correct += int((logits.argmax(1) == yb).sum())
+        loss += float(F.cross_entropy(logits, yb, reduction="sum"))
+    return correct / len(y), loss / len(y)
