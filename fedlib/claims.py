@@ -13,6 +13,8 @@ import pandas as pd
 from IPython.display import display
 from scipy import optimize, stats
 
+from fedlib.page import html_table
+
 MIME = "application/vnd.fedlib.claims+json"
 MARKS = {"reproduced": "✓", "not reproduced": "✗", "undecided": "?", "not run": "–"}
 
@@ -76,6 +78,18 @@ def paired(scores: pd.DataFrame, metric: str, pairs, lower_is_better=False, cens
     return effects
 
 
+def margin(scores: pd.DataFrame, metric: str, method: str, limit: float, end: float) -> dict:
+    """How far below ``limit`` a method stays, per seed and cell; a run that never arrived counts as ``end``.
+
+    Where even ``end`` would be within the limit the run was too short to tell: NaN.
+    """
+    if method not in scores.index.get_level_values("method"):
+        return {}
+    values = scores[metric].xs(method, level="method")
+    room = limit - (values.fillna(end) if end >= limit else values)
+    return {int(seed): room.tolist() for seed, room in room.groupby("seed")}
+
+
 def compare(id: str, text: str, effects: dict, unit="points", reported: float | None = None, note: str = "") -> Claim:
     """The verdict on ``text`` from ``effects``: seed -> paired differences, positive on the claimed side.
 
@@ -98,12 +112,19 @@ def compare(id: str, text: str, effects: dict, unit="points", reported: float | 
             notes.append("less than half the reported effect")
     elif high < 0 or (reported is not None and high < reported / 2):
         verdict = "not reproduced"
-    elif len(means) > 1:
+    elif len(set(means)) > 1:  # without any spread there is nothing to reckon with
         detectable = detectable_effect(means)
     return Claim(
-        id, text, unit, *(_rounded(v) for v in (effect, low, high)), seeds,
-        reported, verdict, _rounded(detectable), "; ".join(filter(None, notes)),
-    )  # fmt: skip
+        id,
+        text,
+        unit,
+        *(_rounded(v) for v in (effect, low, high)),
+        seeds,
+        reported,
+        verdict,
+        _rounded(detectable),
+        "; ".join(filter(None, notes)),
+    )
 
 
 def _rounded(value: float | None) -> float | None:
@@ -137,10 +158,7 @@ def _cells(claim: Claim) -> tuple[str, str, str, str, str]:
 def _html(claims: list[Claim]) -> str:
     heads = ("claim", "", "verdict", "effect", "95% interval", "seeds", "remarks")
     rows = [(f"<b>{c.id.split('.')[-1]}</b>", html.escape(c.text), *map(html.escape, _cells(c))) for c in claims]
-    left = ' style="text-align:left"'
-    lines = ["<table>", "<tr>" + "".join(f"<th{left}>{h}</th>" for h in heads) + "</tr>"]
-    lines += ["<tr>" + "".join(f"<td{left}>{cell}</td>" for cell in row) + "</tr>" for row in rows]
-    return "\n".join([*lines, "</table>"])
+    return html_table(heads, rows)
 
 
 def _plain(claims: list[Claim]) -> str:

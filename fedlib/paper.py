@@ -118,7 +118,7 @@ def mean_text(values, digits: int = 1) -> str:
 
 
 def settled(records: dict, names) -> str:
-    """A sentence on what the page rests on: how many runs, which seeds, what diverged."""
+    """Sentences on what the page rests on: how many runs, which seeds, what data, what diverged."""
     at = list(names).index("seed")
     cells: dict = {}
     for key in records:
@@ -126,7 +126,9 @@ def settled(records: dict, names) -> str:
     kinds = {tuple(sorted(seeds)) for seeds in cells.values()}
     said = " or ".join(", ".join(map(str, kind)) for kind in sorted(kinds))
     diverged = sum(r.status != "ok" for r in records.values())
-    text = f"{len(records)} runs in {len(cells)} cells, each with seeds {said}."
+    specs = [r.spec for r in records.values()]
+    data = dict.fromkeys(s.dataset + (f" (first {s.subset:,} images)" if s.subset else "") for s in specs)
+    text = f"{len(records)} runs in {len(cells)} cells, each with seeds {said}. Data: {', '.join(data)}."
     return text + (f" {diverged} diverged and count as unmeasured." if diverged else "")
 
 

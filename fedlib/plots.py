@@ -57,21 +57,26 @@ def panels(count: int, height: float = 3.7, width: float = 4.6, **kw) -> tuple[F
 
 
 def learning_curves(
-    frame: pd.DataFrame, by: str, value: str = "accuracy", ylabel: str = "test accuracy (%)", titles=None, stated=(),
-    **kw,
-) -> Figure:  # fmt: skip
+    frame: pd.DataFrame,
+    by: str,
+    value: str = "accuracy",
+    ylabel: str = "test accuracy (%)",
+    titles=None,
+    stated=(),
+    sharey: bool = True,
+) -> Figure:
     """One panel per ``by``: per method the mean over seeds, their range as a band and each seed as a thin line.
 
     ``frame`` is what ``paper.curves`` returns. ``stated`` are (panel, round, level) the paper gives in prose, drawn
     as dotted lines: not our measurement.
     """
     groups = list(dict.fromkeys(frame[by]))
-    figure, axes = panels(len(groups), sharey=True, **kw)
+    figure, axes = panels(len(groups), sharey=sharey)
     for axis, group in zip(axes, groups, strict=True):
         for method, runs in frame[frame[by] == group].groupby("method", sort=False):
             _band(axis, runs.pivot(index="round", columns="seed", values=value), style(method))
         for panel, at_round, level in stated:
-            if panel == group:
+            if panel == group and at_round <= frame["round"].max():
                 axis.axhline(level, color=".25", linestyle=":", linewidth=1.4, zorder=1)
                 axis.axvline(at_round, color=".25", linestyle=":", linewidth=1.4, zorder=1, label="stated in the paper")
         axis.set(title=(titles or {}).get(group, group), xlabel="communication round")
@@ -94,7 +99,7 @@ def _band(axis, runs: pd.DataFrame, look: dict) -> None:
 def legend(figure: Figure, axes) -> None:
     """One legend for all panels, below them."""
     handles = {label: h for axis in axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    place = {"loc": "outside lower center", "ncols": min(len(handles), 5), "frameon": False}
+    place = {"loc": "outside lower center", "ncols": min(len(handles), 5), "frameon": False, "handlelength": 3}
     figure.legend(handles.values(), handles.keys(), **place)
 
 

@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from scipy import stats
 
-from fedlib.claims import MIME, compare, detectable_effect, interval, paired, show_claims
+from fedlib.claims import MIME, compare, detectable_effect, interval, margin, paired, show_claims
 
 
 def verdict(effects, **kw):
@@ -88,6 +88,14 @@ def test_never_reached_counts_one_past_the_end_only_against_a_run_that_did():
     claim = compare("p.figure1.C1", "A is sooner.", effects, unit="rounds")
     assert claim.effect == pytest.approx((91.0 - 35.5) / 2)
     assert "1 of 4 pairs have no value" in claim.note
+
+
+def test_a_run_too_short_to_reach_a_limit_tells_nothing():
+    rows = [("a", "m", 1, 12.0), ("b", "m", 1, math.nan), ("a", "other", 1, 1.0)]
+    assert margin(frame(rows), "x", "m", limit=20, end=101) == {1: [8.0, -81.0]}
+    short = margin(frame(rows), "x", "m", limit=20, end=4)
+    assert short[1][0] == 8.0 and math.isnan(short[1][1])
+    assert margin(frame(rows), "x", "absent", limit=20, end=101) == {}
 
 
 def test_nothing_measured_is_undecided_not_a_crash():

@@ -1,0 +1,157 @@
+"""Settings, reported numbers and the tables made from records."""
+
+import dataclasses
+
+import matplotlib.colors
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedlib
+from fedlib import paper, plots
+from fedlib.errors import FedlibError
+from fedlib.simulation import simulate
+from fedlib.spec import RunSpec
+
+NAMES = ("panel", "method", "seed")
+ALL = ("fedlws", "fedawa", "fedlap", "fedlaw", "feddw")
+
+
+@pytest.fixture(scope="module")
+def records():
+    setting = paper.setting("fedlap", "mnist", "smoke")
+    return {
+        ("mnist", m, s): simulate(RunSpec(**setting, algorithm=m, seed=s)) for m in ("fedavg", "fedlap") for s in (1, 2)
+    }
+
+
+def test_scale_overrides_panel_overrides_defaults():
+    ours, smoke = (paper.setting("fedlap", "cifar10", scale) for scale in ("paper", "smoke"))
+    assert ours["partition"] == "shards(per_client=2, chunk=200)"
+    assert (ours["clients"], ours["lr"], ours["dataset"]) == (100, 0.01, "cifar10")
+    assert (smoke["clients"], smoke["lr"]) == (10, 0.01)
+
+
+@pytest.mark.parametrize("path", sorted(paper.PAPERS.glob("*/settings.yaml")), ids=lambda p: p.parent.name)
+@pytest.mark.parametrize("scale", paper.SCALES)
+def test_every_setting_is_a_valid_run(path, scale):
+    name = path.parent.name
+    for panel in paper._read(name, "settings.yaml")["panels"]:
+        fields = {f.name for f in dataclasses.fields(RunSpec)}
+        assert set(paper.setting(name, panel, scale)) <= fields
+        RunSpec(**paper.setting(name, panel, scale))
+
+
+def test_unknown_names_list_what_is_allowed():
+    with pytest.raises(FedlibError, match="smoke, laptop, paper"):
+        paper.setting("fedlap", "mnist", "huge")
+    with pytest.raises(FedlibError, match="mnist, fashion_mnist, cifar10"):
+        paper.setting("fedlap", "svhn", "smoke")
+    with pytest.raises(FedlibError, match="fedlap"):
+        paper.setting("fedlapp", "mnist", "smoke")
+    with pytest.raises(FedlibError, match="table12"):
+        paper.reported_table("fedlws", "table99")
+
+
+def test_differences_name_every_changed_setting_and_nothing_else():
+    changed = paper.differences("fedlap", ["mnist", "cifar10"], "laptop").set_index(["panel", "setting"])
+    assert set(changed.index) == {("cifar10", s) for s in ("subset", "test_subset", "partition", "rounds")}
+    assert changed.loc[("cifar10", "rounds")].tolist() == [100, 60]
+    assert changed.loc[("cifar10", "subset")].tolist() == [40000, 10000]
+    assert changed.loc[("cifar10", "test_subset")].tolist() == ["all", 2000]
+    assert paper.differences("fedlap", ["mnist", "cifar10"], "paper").empty
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_reported_numbers_load(name):
+    tables = paper.reported(name)["tables"]
+    assert paper.reported(name)["paper"] == name
+    assert tables or paper.reported(name)["stated_in_prose"]
+    for table in tables:
+        rows = paper.reported_table(name, table["id"])
+        empty = rows[rows["value"].isna()] if len(rows) else rows
+        assert empty.get("status", pd.Series()).notna().all()  # a cell without a number says why
+        assert len(empty) == len(empty.get("status", []))
+
+
+def test_a_reported_cell():
+    cell = paper.reported_table("fedlws", "table1").query(
+        "method == 'fedavg' and dataset == 'cifar10' and alpha == 100"
+    )
+    assert cell["value"].tolist() == [76.01]
+
+
+def test_prose_numbers_of_a_figure():
+    said = paper.stated("fedlap", "figure2")["the paper says"]
+    assert said.str.contains("80% accuracy").sum() == 1
+    assert not said.str.contains("50% accuracy").any()
+
+
+def test_curves_and_scores_come_from_the_records(records):
+    frame = paper.curves(records, NAMES)
+    assert list(frame.columns) == [*NAMES, "round", "accuracy"] and len(frame) == 4 * 3
+    record = records["mnist", "fedlap", 2]
+    mine = frame.query("method == 'fedlap' and seed == 2")
+    assert mine["accuracy"].tolist() == pytest.approx([100 * a for a in record.series["accuracy"]])
+    scores = paper.scores(records, NAMES, last=lambda c: paper.last(c, 10))
+    assert scores.loc[("mnist", "fedlap", 2), "last"] == pytest.approx(mine["accuracy"].mean())
+    assert set(paper.curves(records, NAMES, "lap_term")["method"]) == {"fedlap"}  # FedAvg has no such term
+
+
+def test_settled_says_which_seeds_there_are(records):
+    assert paper.settled(records, NAMES) == "4 runs in 2 cells, each with seeds 1, 2. Data: digits."
+    partial = {k: r for k, r in records.items() if k != ("mnist", "fedlap", 2)}
+    assert paper.settled(partial, NAMES) == "3 runs in 2 cells, each with seeds 1 or 1, 2. Data: digits."
+
+
+def test_metrics_worked_out_by_hand():
+    curve = pd.Series([10.0, 50.0, 40.0, 80.0], index=[5, 10, 15, 20])  # evaluated every fifth round
+    assert paper.rounds_to(curve, 45) == 10
+    assert np.isnan(paper.rounds_to(curve, 81))
+    assert paper.first(curve, 10) == 30
+    assert paper.last(curve, 2) == 60
+    assert paper.at(curve, 15) == 40 and np.isnan(paper.at(curve, 16))
+    assert paper.oscillation(curve) == pytest.approx(np.std([40, -10, 40], ddof=1))
+
+
+def test_summary_says_how_often_a_target_was_reached():
+    assert paper.mean_text([1.0, 2.0, 3.0]) == "2.0 ± 2.5"
+    assert paper.mean_text([4.0]) == "4.0"
+    assert paper.mean_text([7.0, np.nan, 7.0]) == "7.0 ± 0.0 (in 2 of 3)"
+    assert paper.mean_text([np.nan, np.nan]) == "never"
+
+
+def test_a_method_keeps_its_look():
+    look = plots.style("fedprox(mu=0.01)")
+    assert look["label"] == "FedProx (mu=0.01)"
+    assert plots.style("FedProx")["color"] == look["color"] == plots.style("fedprox(mu=1)+lws")["color"]
+    assert plots.style("fedprox+lws")["linestyle"] != look["linestyle"]
+    assert plots.style("brand_new") == plots.style("brand_new")
+    looks = [tuple(map(str, s[1:])) for s in plots.STYLES.values()]
+    assert len(set(looks)) == len(looks)
+
+
+def test_learning_curves_draws_every_run(records):
+    frame = paper.curves(records, NAMES)
+    figure = plots.learning_curves(frame, "panel", stated=[("mnist", 2, 30)])
+    (axis,) = figure.axes
+    ours = [line for line in axis.lines if line.get_label() == "FedLap"]
+    mean = frame.query("method == 'fedlap'").groupby("round")["accuracy"].mean()
+    np.testing.assert_allclose(ours[0].get_ydata(), mean)
+    assert matplotlib.colors.same_color(ours[0].get_color(), plots.style("fedlap")["color"])
+    assert axis.get_xlabel() and axis.get_ylabel() and axis.get_title() == "mnist"
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["FedAvg", "FedLap", "stated in the paper"]
+
+
+def test_partition_bubbles_shows_every_holding():
+    counts = np.array([[3, 0, 0], [0, 6, 1]])
+    (axis,) = plots.partition_bubbles(counts).axes
+    assert axis.collections[0].get_offsets().tolist() == [[0, 0], [1, 1], [1, 2]]
+    area = axis.collections[0].get_sizes()
+    assert area[1] == pytest.approx(2 * area[0])
+
+
+def test_show_renders_source_under_its_file():
+    text = fedlib.show(paper.rounds_to).data
+    assert text.startswith("`fedlib/paper.py`\n```python\ndef rounds_to(")
+    assert "class RunSpec" in fedlib.show(paper.at, RunSpec).data
