@@ -16,7 +16,7 @@ MARKERS, LINES = "osD^vPX<>*", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1
 STYLES = {  # name: (label, colour, marker, line)
     "fedavg": ("FedAvg", 0, 0, 0),
     "fedprox": ("FedProx", 1, 1, 1),
-    "fedlap": ("FedLap", 2, 2, 0),
+    "fedlap": ("FedLap", 2, 2, 2),
     "lws": ("LWS", 3, 3, 0),
     "fedlaw": ("FedLAW", 4, 4, 3),
     "fedawa": ("FedAWA", 5, 5, 0),
@@ -73,8 +73,9 @@ def learning_curves(
     groups = list(dict.fromkeys(frame[by]))
     figure, axes = panels(len(groups), sharey=sharey)
     for axis, group in zip(axes, groups, strict=True):
-        for method, runs in frame[frame[by] == group].groupby("method", sort=False):
-            _band(axis, runs.pivot(index="round", columns="seed", values=value), style(method))
+        methods = frame[frame[by] == group].groupby("method", sort=False)
+        for place, (method, runs) in enumerate(methods):
+            _band(axis, runs.pivot(index="round", columns="seed", values=value), style(method), place / len(methods))
         for panel, at_round, level in stated:
             if panel == group and at_round <= frame["round"].max():
                 axis.axhline(level, color=".25", linestyle=":", linewidth=1.4, zorder=1)
@@ -87,13 +88,29 @@ def learning_curves(
     return figure
 
 
-def _band(axis, runs: pd.DataFrame, look: dict) -> None:
-    """``runs``: rounds down, seeds across."""
+def leads(frame: pd.DataFrame, by: str, ours: str, titles=None, sharey: bool = True) -> Figure:
+    """``ours`` minus each other method, seed by seed: what curves that lie on each other hide."""
+    wide = frame.pivot(index=[by, "seed", "round"], columns="method", values="accuracy")
+    lead = wide.drop(columns=ours).rsub(wide[ours], axis=0)[[m for m in frame["method"].unique() if m != ours]]
+    long = lead.melt(ignore_index=False, value_name="lead").reset_index().dropna(subset="lead")
+    long[by] = pd.Categorical(long[by], frame[by].unique())  # the order of the panels above
+    label = f"lead of {style(ours)['label']} (points)"
+    figure = learning_curves(long.sort_values(by, kind="stable"), by, "lead", label, titles, sharey=sharey)
+    for axis in figure.axes:
+        axis.axhline(0, color=".25", linewidth=1.2, zorder=1)
+    for text in figure.legends[0].get_texts():
+        text.set_text(f"over {text.get_text()}")
+    return figure
+
+
+def _band(axis, runs: pd.DataFrame, look: dict, phase: float) -> None:
+    """``runs``: rounds down, seeds across. ``phase`` staggers the markers, so that equal curves show them all."""
     color, rounds = look["color"], runs.index
     axis.plot(rounds, runs, color=color, linewidth=0.6, alpha=0.35)
     axis.fill_between(rounds, runs.min(axis=1), runs.max(axis=1), color=color, alpha=0.12, linewidth=0)
-    every = max(1, len(rounds) // 8)
-    axis.plot(rounds, runs.mean(axis=1), **look, linewidth=2, markersize=6, markevery=every, markeredgecolor="white")
+    every = max(1, len(rounds) // 6)
+    marks = {"markevery": (int(phase * every), every), "markersize": 7, "markeredgecolor": "white"}
+    axis.plot(rounds, runs.mean(axis=1), **look, **marks, linewidth=2.2)
 
 
 def legend(figure: Figure, axes) -> None:

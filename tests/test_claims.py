@@ -87,7 +87,7 @@ def test_never_reached_counts_one_past_the_end_only_against_a_run_that_did():
     assert effects[2] == [-10.0, -61.0]
     claim = compare("p.figure1.C1", "A is sooner.", effects, unit="rounds")
     assert claim.effect == pytest.approx((91.0 - 35.5) / 2)
-    assert "1 of 4 pairs have no value" in claim.note
+    assert "1 of 4 comparisons have no value" in claim.note
 
 
 def test_a_run_too_short_to_reach_a_limit_tells_nothing():
@@ -101,7 +101,7 @@ def test_a_run_too_short_to_reach_a_limit_tells_nothing():
 def test_nothing_measured_is_undecided_not_a_crash():
     claim = compare("p.figure1.C1", "A is sooner.", {1: [math.nan], 2: [math.nan]})
     assert (claim.verdict, claim.effect, claim.seeds) == ("undecided", None, [])
-    assert "2 of 2 pairs" in claim.note
+    assert "2 of 2 comparisons" in claim.note
 
 
 def test_display_carries_data_html_and_text():

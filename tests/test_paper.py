@@ -143,6 +143,15 @@ def test_learning_curves_draws_every_run(records):
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["FedAvg", "FedLap", "stated in the paper"]
 
 
+def test_leads_are_paired_by_seed_and_round(records):
+    frame = paper.curves(records, NAMES)
+    figure = plots.leads(frame, "panel", "fedlap")
+    drawn = next(line for line in figure.axes[0].lines if line.get_label() == "FedAvg")
+    gaps = [records["mnist", "fedlap", s].accuracy - records["mnist", "fedavg", s].accuracy for s in (1, 2)]
+    np.testing.assert_allclose(drawn.get_ydata(), np.mean(gaps, axis=0))
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["over FedAvg"]
+
+
 def test_partition_bubbles_shows_every_holding():
     counts = np.array([[3, 0, 0], [0, 6, 1]])
     (axis,) = plots.partition_bubbles(counts).axes
