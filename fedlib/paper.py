@@ -102,7 +102,7 @@ def scores(records: dict, names, series: str = "accuracy", **metrics) -> pd.Data
 
 
 def summary(scores: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
-    """Mean ± half-width of the 95% t-interval over seeds; a target no run reached reads "never"."""
+    """Mean ± half-width of the 95% t-interval over seeds; "–" where no run has a value (a target never reached)."""
     groups = [n for n in scores.index.names if n != "seed"]
     return scores.groupby(groups, sort=False).agg(lambda values: mean_text(values, digits))
 
@@ -111,7 +111,7 @@ def mean_text(values, digits: int = 1) -> str:
     values = np.asarray(values, float)
     reached = values[~np.isnan(values)]
     if not len(reached):
-        return "never"
+        return "–"
     mean, low, _ = interval(reached)
     text = f"{mean:.{digits}f}" + (f" ± {mean - low:.{digits}f}" if len(reached) > 1 else "")
     return text if len(reached) == len(values) else f"{text} (in {len(reached)} of {len(values)})"

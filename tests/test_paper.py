@@ -118,7 +118,7 @@ def test_summary_says_how_often_a_target_was_reached():
     assert paper.mean_text([1.0, 2.0, 3.0]) == "2.0 ± 2.5"
     assert paper.mean_text([4.0]) == "4.0"
     assert paper.mean_text([7.0, np.nan, 7.0]) == "7.0 ± 0.0 (in 2 of 3)"
-    assert paper.mean_text([np.nan, np.nan]) == "never"
+    assert paper.mean_text([np.nan, np.nan]) == "–"
 
 
 def test_a_method_keeps_its_look():
