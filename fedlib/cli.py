@@ -122,6 +122,7 @@ def plan(names, scale, parameters, jobs, as_json):
     rows, lacking = [], {}
     for nb, changes in chosen:
         store, grid = default_store(nb.scale(changes)), list(nb.plan(changes).values())
+        refuse_damaged(store, {spec.id for spec in grid})
         todo = engine.missing(grid, store)
         lacking |= {spec.id: engine.estimate(spec) for spec in todo}
         seconds = sum(lacking[spec.id] for spec in todo)
@@ -156,6 +157,7 @@ def run(names, scale, parameters, jobs, update, out):
     fedlib run --update                  after changing a notebook: renew its committed outputs
     """
     from fedlib import engine, workbook
+    from fedlib.store import default_store
 
     chosen = selection(names, scale, parameters)
     if update:
@@ -168,6 +170,8 @@ def run(names, scale, parameters, jobs, update, out):
     wanted: dict[str, dict] = {}  # by scale: smoke runs have their own store
     for nb, changes in chosen:
         wanted.setdefault(nb.scale(changes), {}).update({spec.id: spec for spec in nb.plan(changes).values()})
+    for scale_, specs in wanted.items():
+        refuse_damaged(default_store(scale_), specs)
     for scale_, specs in wanted.items():
         engine.run(specs, jobs, scale=scale_)
 
@@ -183,7 +187,14 @@ def run(names, scale, parameters, jobs, update, out):
         click.echo(f"Updated: {', '.join(workbook.shown_path(nb.path) for nb, _ in chosen)}")
     else:
         folders = sorted({workbook.shown_path(path.parent) for path in paths})
-        click.echo(f"{len(paths)} notebooks regenerated in {', '.join(folders)}.")
+        plural = "s" if len(paths) > 1 else ""
+        click.echo(f"{len(paths)} notebook{plural} regenerated in {', '.join(folders)}.")
+
+
+def refuse_damaged(store, ids) -> None:
+    """A record that is cut short or edited is reported, not silently trained again: it may be the only copy."""
+    for id in ids:
+        store.get(id)
 
 
 def selection(names, scale, parameters) -> list[tuple]:
@@ -273,6 +284,7 @@ def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool) -> l
     import tempfile
 
     from fedlib import engine
+    from fedlib.simulation import Federation
     from fedlib.store import Store, default_store
 
     committed, store = default_store(), default_store("smoke")
@@ -282,9 +294,11 @@ def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool) -> l
         for record in records:
             store.put(record)
         return records
-    known = {spec.id: committed.find(spec.id) for spec in specs}
-    engine.run([spec for spec in specs if known[spec.id] is None], jobs, store, progress=progress)
-    return [known[spec.id] or store.get(spec.id) for spec in specs]
+    known = {spec.id: committed.get(spec.id) or store.get(spec.id) for spec in specs}
+    if todo := [spec for spec in specs if known[spec.id] is None]:
+        Federation(todo[0])  # fetches the data; more clients than samples, say, fails here and not in a worker
+        known |= {record.id: record for record in engine.run(todo, jobs, store, progress=progress)}
+    return [known[spec.id] for spec in specs]
 
 
 def result_line(record) -> str:

@@ -151,8 +151,9 @@ def execute(notebook: Notebook, changes: dict, out: Path = BUILD) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         papermill.execute_notebook(
-            str(notebook.path), str(failed), changes, progress_bar=False, request_save_on_cell_execute=False
-        )
+            str(notebook.path), str(failed), changes, progress_bar=False, request_save_on_cell_execute=False,
+            extra_arguments=["--log-level=50"],  # the kernel's own remarks are not the user's concern
+        )  # fmt: skip
     except papermill.PapermillExecutionError as error:
         cause = f"{error.ename}: {_first_line(error.evalue)}"
         raise FedlibError(
