@@ -2,6 +2,9 @@
 
 import multiprocessing
 import os
+import signal
+import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -98,7 +101,16 @@ def _watch(futures, done, bar) -> None:
 
 
 def _initialise() -> None:
+    """A worker has one thread, leaves Ctrl-C to the driver, and does not outlive it."""
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+
+
+def _follow(driver: int) -> None:
+    while os.getppid() == driver:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _work(spec: RunSpec, store: Store, done) -> None:

@@ -125,7 +125,9 @@ class FlatModel:
         for e in self.layout.entries:
             module, _, name = e.name.rpartition(".")
             if e.buffer:
-                owners[module]._buffers[name] = e.view(self.buffers)
+                # .data: views of one tensor share a version counter, and the second BatchNorm's in-place update
+                # would make autograd believe that the first one's statistics had been overwritten.
+                owners[module]._buffers[name] = e.view(self.buffers).data
             else:
                 parameter = owners[module]._parameters[name]
                 parameter.data = e.view(self.theta)

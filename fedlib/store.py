@@ -5,6 +5,7 @@ import io
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,7 +51,7 @@ class Record:
         try:
             body = json.loads(path.read_text())
             claimed = body.pop("checksum")
-        except (ValueError, KeyError, AttributeError, UnicodeDecodeError):
+        except (ValueError, KeyError, AttributeError, TypeError):
             raise FedlibError(f"{path.name} is cut short or not a record; delete it and run again.") from None
         if claimed != checksum(body):
             raise FedlibError(f"{path.name} was edited: its checksum does not match; delete it and run again.")
@@ -124,7 +125,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise FedlibError(f"Cannot write {path}: {error.strerror}. Free some space or choose FEDLIB_STORE.") from None
 
 

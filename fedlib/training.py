@@ -34,6 +34,7 @@ def train(
     extra = [p for p in parts if type(p).loss is not Local.loss]
     edits = [p for p in parts if type(p).gradient is not Local.gradient]
     model, theta, grad = flat.model.train(), flat.theta, flat.grad
+    closed_form = model.closed_form() if hasattr(model, "closed_form") and not extra else None
     total, batches = torch.zeros((), device=theta.device), 0
     for part in parts:
         part.begin(client)
@@ -43,14 +44,17 @@ def train(
         shuffled = torch.from_numpy(order.permutation(len(y))).to(y.device)
         xs, ys = gather(x, shuffled), y[shuffled]
         for xb, yb in zip(xs.split(spec.batch_size), ys.split(spec.batch_size), strict=True):
-            grad.zero_()
-            features = model.features(xb)
-            logits = model.classifier(features)
-            loss = F.cross_entropy(logits, yb)
-            total += loss.detach()
-            for part in extra:
-                loss = loss + part.loss(client, Batch(xb, yb, features, logits))
-            loss.backward()
+            if closed_form:
+                total += closed_form(xb, yb)
+            else:
+                grad.zero_()
+                features = model.features(xb)
+                logits = model.classifier(features)
+                loss = F.cross_entropy(logits, yb)
+                total += loss.detach()
+                for part in extra:
+                    loss = loss + part.loss(client, Batch(xb, yb, features, logits))
+                loss.backward()
             for part in edits:
                 part.gradient(client)
             optimizer.step(theta, grad, moments, lr)

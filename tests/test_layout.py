@@ -11,7 +11,9 @@ from fedlib.layout import FlatModel, Layout
 
 def network():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 5))
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)
+    )
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -69,11 +71,11 @@ def test_a_step_on_the_vector_equals_torch_sgd_on_the_tensors():
 
 def test_layers_are_modules_and_slices_cover_theta():
     layout = Layout.of_model(network())
-    assert [layer.name for layer in layout.layers] == ["0", "1", "3"]
-    assert [layer.slice.stop - layer.slice.start for layer in layout.layers] == [4 * 27 + 4, 8, 4 * 36 * 5 + 5]
+    assert [layer.name for layer in layout.layers] == ["0", "1", "3", "4", "5"]
+    assert [layer.slice.stop - layer.slice.start for layer in layout.layers] == [4 * 27 + 4, 8, 4 * 36 * 5 + 5, 10, 12]
     assert layout.layers[-1].slice.stop == layout.size
-    assert layout.classifier.name == "3"
-    assert layout.buffer_size == 9  # mean, variance and the counter
+    assert layout.classifier.name == "5"
+    assert layout.buffer_size == 9 + 11  # means, variances and the two counters
 
 
 def test_a_state_dict_alone_tells_buffers_from_parameters():

@@ -1,0 +1,127 @@
+"""Records are whole or refused; specs keep their ids."""
+
+import json
+import os
+import stat
+
+import pytest
+
+from fedlib.errors import FedlibError
+from fedlib.simulation import simulate
+from fedlib.spec import RunSpec
+from fedlib.store import Record, Store, summary, write_atomically
+
+SPEC = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", clients=2, rounds=1, seed=1)
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    return simulate(SPEC)
+
+
+def test_round_trip(tmp_path, record):
+    store = Store(tmp_path)
+    assert store.get(SPEC.id) is None
+    store.put(record)
+    again = store.get(SPEC.id)
+    assert again.json == record.json and again.spec == SPEC and store.ids() == [SPEC.id]
+    assert [p.name for p in tmp_path.iterdir()] == [f"{SPEC.id}.json"], "nothing half-written stays"
+
+
+@pytest.mark.parametrize(
+    "damage, says",
+    [
+        (lambda text: text[: len(text) // 2], "cut short"),
+        (lambda text: "", "cut short"),
+        (lambda text: "[]", "cut short"),
+        (lambda text: text.replace('"status":"ok"', '"status":"OK"'), "edited"),
+    ],
+)
+def test_a_damaged_record_is_noticed_and_counts_as_missing(tmp_path, record, damage, says):
+    store = Store(tmp_path)
+    store.put(record)
+    path = tmp_path / f"{SPEC.id}.json"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(FedlibError, match=says):
+        store.get(SPEC.id)
+    assert store.find(SPEC.id) is None
+
+
+def test_a_record_under_another_name_or_version_is_refused(tmp_path, record):
+    store = Store(tmp_path)
+    store.put(record)
+    (tmp_path / f"{SPEC.id}.json").rename(tmp_path / "0123456789abcdef.json")
+    with pytest.raises(FedlibError, match="holds the run"):
+        store.get("0123456789abcdef")
+    body = {k: v for k, v in record.json.items() if k != "checksum"} | {"format": 99}
+    from fedlib.store import checksum
+
+    (tmp_path / f"{SPEC.id}.json").write_text(json.dumps(body | {"checksum": checksum(body)}))
+    with pytest.raises(FedlibError, match="format 99"):
+        store.get(SPEC.id)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_store_gives_a_sentence(tmp_path, record):
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(FedlibError, match="Cannot write"):
+        Store(tmp_path).put(record)
+
+
+def test_a_store_that_cannot_be_written_gives_a_sentence(tmp_path, record):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FedlibError, match="Cannot write"):
+        write_atomically(tmp_path / "file" / "x.json", b"")
+    with pytest.raises(FedlibError, match="Cannot write"):
+        Store(tmp_path / "file").lock("x")
+
+
+def test_summary_by_hand():
+    series = [i / 100 for i in (50, 90, *range(10, 20))]
+    assert summary(series) == {"last": 0.19, "last10": 0.145, "best": 0.9, "best10": pytest.approx(0.264)}
+    assert summary([]) is None
+
+
+BASE = dict(dataset="digits", model="lenet", partition="iid")
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (dict(dataset="mnits"), "Unknown data set 'mnits'"),
+        (dict(partition="dirichlet(alpha=0)"), "alpha"),
+        (dict(partition="dirichlet(alpha=-1)"), "alpha"),
+        (dict(participation=0.0), "selects nobody"),
+        (dict(participation=0.01), "selects nobody"),
+        (dict(participation=1.5), "choose a share"),
+        (dict(rounds=0), "at least 1"),
+        (dict(rounds=2.5), "must be int"),
+        (dict(lr=float("nan")), "positive"),
+        (dict(lr=-1.0), "positive"),
+        (dict(stragglers=2.0), "share"),
+        (dict(client_holdout=1.0), "share"),
+        (dict(transform="zoom"), "unit, half"),
+        (dict(optimizer="lion"), "adam, sgd"),
+        (dict(model="lenet+mlp"), "one model"),
+        (dict(seed=-1), "negative"),
+    ],
+)
+def test_bad_parameters_fail_at_once(changes, says):
+    with pytest.raises(FedlibError, match=says):
+        RunSpec(**BASE | changes)
+
+
+def test_more_clients_than_samples():
+    with pytest.raises(FedlibError, match="clients"):
+        simulate(RunSpec(**BASE | dict(clients=10_000)))
+
+
+def test_json_round_trip_and_what_decides_the_id():
+    spec = RunSpec(**BASE, algorithm="fedprox(mu=0.01)", lr=1)
+    assert RunSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    assert spec.id == RunSpec(**BASE, algorithm="fedavg + fedprox", lr=1.0).id, "written differently, the same run"
+    assert len({spec.id, spec.replace(lr=0.5).id, spec.replace(seed=2).id, spec.replace(algorithm="fedavg").id}) == 4
+    with pytest.raises(FedlibError, match="no field colour"):
+        RunSpec.from_json({**BASE, "colour": 1})
+    with pytest.raises(FedlibError, match="needs dataset"):
+        RunSpec.from_json({"model": "lenet", "partition": "iid"})
