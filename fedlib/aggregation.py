@@ -1,5 +1,6 @@
 """Any aggregation rule of the workbook on your own clients' plain state_dicts, in one line."""
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from fedlib.algorithms import Algorithm, Round
 from fedlib.errors import FedlibError
-from fedlib.layout import Layout
+from fedlib.layout import FlatModel, Layout
 
 
 @dataclass
@@ -35,7 +36,8 @@ def aggregate(
     """Aggregate clients' state_dicts by the weighting and server parts of a written form.
 
     ``ids`` name the clients where a method remembers them (by default their position); ``context`` carries what a
-    method needs besides, such as ``model=`` and ``proxy=(x, y)``.
+    method needs besides: ``model=`` a module of the same architecture (copied, not touched), ``proxy=(x, y)`` and
+    ``test=(x, y)`` tensors, ``seed=`` for the order of server batches, ``uploads=`` lists by name.
     """
     if not client_states or len(client_states) != len(sizes):
         raise FedlibError(f"Got {len(client_states)} client states and {len(sizes)} sizes; give one size per client.")
@@ -52,9 +54,13 @@ def aggregate(
     client_buffers = torch.empty(len(sizes), layout.buffer_size, device=device)
     for k, client in enumerate(client_states):
         thetas[k], client_buffers[k] = layout.pack(client, device)
+    if "model" in context:
+        context["model"] = FlatModel(copy.deepcopy(context["model"]), device)
+    uploads = context.pop("uploads", {})
     r = Round(
         layout, theta, buffers, thetas, client_buffers, torch.tensor(sizes, dtype=torch.float32, device=device),
-        list(range(len(sizes))) if ids is None else list(ids), round, server_lr, context,
+        list(range(len(sizes))) if ids is None else list(ids), round, server_lr,
+        {"seed": 0, **context}, uploads,
     )  # fmt: skip
     memory = {} if state is None else state
     theta, buffers = Algorithm(algorithm).aggregate(r, memory)

@@ -68,6 +68,7 @@ class Federation:
         self.x, self.y = resident(data.x_train), torch.from_numpy(labels).to(device())
         self.x_test, self.y_test = resident(data.x_test[test]), data.y_test[test].to(device())
         self.proxy = None if held is None else (resident(data.x_test[held]), data.y_test[held].to(device()))
+        self.classes = data.classes
         self.spec, self.optimizer = spec, OPTIMIZERS.make(spec.optimizer)
         self.moments = self.optimizer.state(self.flat.theta)
 
@@ -79,32 +80,38 @@ class Federation:
             return None
         thetas = torch.empty(len(chosen), flat.layout.size, device=device())
         buffers = torch.empty(len(chosen), flat.layout.buffer_size, device=device())
-        numbers = defaultdict(list)
+        numbers, uploads = defaultdict(list), defaultdict(list)
         for row, (k, epochs) in enumerate(chosen):
             flat.theta.copy_(run["theta"])
             flat.buffers.copy_(run["buffers"])
             kept = run["clients"].get(k, {})
-            client = Client(k, number, flat.model, flat.layout, flat.theta, flat.grad, run["theta"], kept)
+            x, y = gather(self.x, self.indices[k]), self.y[self.indices[k]]
+            client = Client(
+                k, number, flat.model, flat.layout, flat.theta, flat.grad, run["theta"], kept, run["broadcast"],
+                (x, y), self.classes,
+            )  # fmt: skip
             moments = self.moments
             if spec.keep_optimizer:
                 moments = kept.setdefault("optimizer", self.optimizer.state(flat.theta))
             else:
                 for tensor in moments.values():
                     tensor.zero_()
-            x, y = gather(self.x, self.indices[k]), self.y[self.indices[k]]
             client.log("train_loss", train(flat, x, y, client, algorithm.locals, spec, self.optimizer, moments, epochs))
             if kept:
                 run["clients"][k] = kept
             thetas[row], buffers[row] = flat.theta, flat.buffers
             for name, value in client.logs.items():
                 numbers[name].append(value)
+            for name, value in client.uploads.items():
+                uploads[name].append(value)
         logs.update({name: float(np.mean(values)) for name, values in numbers.items()})
         ids = [k for k, _ in chosen]
         sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
-        context = {"model": flat, "proxy": self.proxy}
+        context = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test), "seed": spec.seed}
         return Round(
-            flat.layout, run["theta"], run["buffers"], thetas, buffers, sizes, ids, number, spec.server_lr, context
-        )
+            flat.layout, run["theta"], run["buffers"], thetas, buffers, sizes, ids, number, spec.server_lr, context,
+            uploads, run["broadcast"],
+        )  # fmt: skip
 
     def evaluate(self, theta: torch.Tensor, buffers: torch.Tensor) -> dict[str, float]:
         self.flat.theta.copy_(theta)
@@ -139,6 +146,7 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
         "buffers": fed.flat.buffers.clone(),
         "server": {},  # what the algorithm's parts remember between rounds, by part
         "clients": {},  # the same for every client that ever took part
+        "broadcast": {},  # what the server sends along with the model
         "series": defaultdict(list),
         "seconds": 0.0,
     }
@@ -166,9 +174,7 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
                 checkpoint.save(**run | {"series": dict(run["series"])})
     except Diverged as stop:
         error = {"round": stop.round, "client": stop.client, "message": str(stop)}
-    return Record.of_run(
-        spec, dict(run["series"]), fed.partition, cohorts(spec), environment(), run["seconds"], error
-    )
+    return Record.of_run(spec, dict(run["series"]), fed.partition, cohorts(spec), environment(), run["seconds"], error)
 
 
 def rounded(value):

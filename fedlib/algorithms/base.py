@@ -33,7 +33,11 @@ class Client:
     grad: Tensor  # the gradient of the current batch, to be edited in place
     anchor: Tensor  # the global parameters this round started from
     state: dict[str, Any] = field(default_factory=dict)  # survives between this client's rounds
+    received: dict[str, Any] = field(default_factory=dict)  # what the server sent along with the model
+    data: tuple[Tensor, Tensor] | None = None  # the client's own samples (x, y)
+    classes: int = 0
     memo: dict[str, Any] = field(default_factory=dict)  # lives for this round only
+    uploads: dict[str, Any] = field(default_factory=dict)  # what goes to the server along with the model
     logs: dict[str, float] = field(default_factory=dict)
     epoch: int = 0
 
@@ -74,9 +78,10 @@ class Local:
 
 
 class Weighting:
-    """How much each client counts: one weight per client, or one per client and layer."""
+    """How much each client counts: one weight per client, or one per client and layer (or tensor)."""
 
     fresh = False  # True if it ignores the weights before it, so it has to come first
+    by = "layer"  # what the columns of two-dimensional weights stand for: "layer" or "tensor"
 
     def weigh(self, r: "Round", weights: Tensor) -> Tensor:
         return weights
@@ -102,9 +107,12 @@ class Round:
     ids: list[int]
     number: int = 1
     server_lr: float = 1.0
-    context: dict[str, Any] = field(default_factory=dict)  # such as model and proxy, for methods that need them
+    context: dict[str, Any] = field(default_factory=dict)  # model, proxy, test and seed, for methods that need them
+    uploads: dict[str, list] = field(default_factory=dict)  # what the clients sent along, by name
+    broadcast: dict[str, Any] = field(default_factory=dict)  # what goes to the clients with the next model
     weights: Tensor | None = None  # (clients) or (clients, layers)
-    aggregate: Tensor | None = None  # (P)
+    aggregate: Tensor | None = None  # (P), what a server part improves on
+    aggregate_buffers: Tensor | None = None  # (B), averaged like the parameters; a server part may replace them
     state: dict[str, Any] = field(default_factory=dict)  # what the current part remembers between rounds
     logs: dict[str, Any] = field(default_factory=lambda: defaultdict(dict))
 
@@ -112,6 +120,15 @@ class Round:
     def updates(self) -> Tensor:
         """g_k = w_k - w_g."""
         return self.thetas - self.theta
+
+    def need(self, *names: str) -> list:
+        """Parts of the context that a method cannot do without."""
+        if lacking := [n for n in names if self.context.get(n) is None]:
+            raise FedlibError(
+                f"This method needs {' and '.join(lacking)}: set the run's proxy, or pass "
+                f"{', '.join(f'{n}=…' for n in lacking)} to fedlib.aggregate."
+            )
+        return [self.context[n] for n in names]
 
     def log(self, name: str, value, key: str | None = None) -> None:
         """A number of this round, or one of several (``key`` is a layer, say)."""
@@ -144,7 +161,7 @@ class Algorithm:
         implied = "fedavg" if self.start == "size" else "fedavg(weights=uniform)"
         names = [written(p) for p in self.locals + self.weightings]
         names = [n for n in names if n != implied] or [implied]
-        return "+".join(names + [written(p) for p in self.servers])
+        return "+".join(names + [written(p) for p in self.servers if p not in self.locals])
 
     @property
     def start(self) -> str:
@@ -158,22 +175,33 @@ class Algorithm:
             r.state = memory.setdefault(part.name, {})
             weights = part.weigh(r, weights)
         r.weights = weights
-        r.aggregate = average(r.thetas, weights, r.layout)
+        by = self.weightings[-1].by if self.weightings else "layer"
+        r.aggregate, r.aggregate_buffers = average(r, weights, by)
         if r.server_lr != 1.0:
             r.aggregate = torch.lerp(r.theta, r.aggregate, r.server_lr)
         for part in self.servers:
             r.state = memory.setdefault(part.name, {})
             r.aggregate = part.step(r)
-        per_client = weights if weights.ndim == 1 else weights.mean(1)
-        return r.aggregate, per_client @ r.client_buffers
+        return r.aggregate, r.aggregate_buffers
 
 
 def start_weights(kind: str, sizes: Tensor) -> Tensor:
     return sizes / sizes.sum() if kind == "size" else torch.full_like(sizes, 1 / len(sizes))
 
 
-def average(thetas: Tensor, weights: Tensor, layout: Layout) -> Tensor:
-    """sum_k lambda_k w_k, with one lambda per client or one per client and layer."""
+def average(r: Round, weights: Tensor, by: str = "layer") -> tuple[Tensor, Tensor]:
+    """sum_k lambda_k w_k for parameters and buffers, with one lambda per client, or per client and layer or tensor.
+
+    Buffers belong to no layer: they take a client's mean weight over the layers.
+    """
     if weights.ndim == 1:
-        return weights @ thetas
-    return torch.cat([w @ thetas[:, layer.slice] for w, layer in zip(weights.T, layout.layers, strict=True)])
+        return weights @ r.thetas, weights @ r.client_buffers
+    if by == "layer":
+        slices = [layer.slice for layer in r.layout.layers]
+        buffers = weights.mean(1) @ r.client_buffers
+        return torch.cat([w @ r.thetas[:, s] for w, s in zip(weights.T, slices, strict=True)]), buffers
+    theta, buffers = torch.empty_like(r.theta), torch.empty_like(r.buffers)
+    for w, e in zip(weights.T, r.layout.entries, strict=True):
+        source, target = (r.client_buffers, buffers) if e.buffer else (r.thetas, theta)
+        target[e.slice] = w @ source[:, e.slice]
+    return theta, buffers
