@@ -1,0 +1,81 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+FEDLIB = Path(sys.executable).with_name("fedlib")
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """The user's environment with a store of its own."""
+    kept = {name: value for name, value in os.environ.items() if name == "FEDLIB_DATA" or "FEDLIB" not in name}
+    return kept | {"FEDLIB_STORE": str(tmp_path / "runs"), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def shell(tmp_path, environment):
+    """Call the fedlib command as a user would; returns the finished process."""
+
+    def call(*arguments, **variables):
+        return subprocess.run(
+            [FEDLIB, *map(str, arguments)], cwd=tmp_path, env=environment | variables, capture_output=True, text=True
+        )
+
+    return call
+
+
+@pytest.fixture
+def start(tmp_path, environment):
+    """Start the fedlib command in a session of its own, so that a signal can reach all its processes."""
+
+    def call(*arguments, **variables):
+        return subprocess.Popen(
+            [FEDLIB, *map(str, arguments)], cwd=tmp_path, env=environment | variables, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return call
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """A small notebook of the workbook's form, ``mine/table01_tiny``: three runs on digits, one claim."""
+    return write_notebook(tmp_path / "notebooks" / "mine" / "table01_tiny.ipynb")
+
+
+def write_notebook(path: Path, last="print(len(records))") -> Path:
+    code = nbformat.v4.new_code_cell
+    cells = [
+        nbformat.v4.new_markdown_cell("# Three runs\n\nOn digits."),
+        code(
+            'scale: str = "smoke"  # smoke, laptop or paper\n'
+            "seeds: list = [1, 2, 3]  # one run each\n"
+            "lr: float = 0.05\n"
+            "rounds: int = 2",
+            metadata={"tags": ["parameters"]},
+        ),
+        code(
+            "from fedlib import RunSpec\n\n"
+            'base = RunSpec(dataset="digits", model="mlp(hidden=16)", partition="shards", rounds=rounds, lr=lr)\n'
+            "grid = {seed: base.replace(seed=seed) for seed in seeds}",
+            metadata={"tags": ["grid"]},
+        ),
+        code("import fedlib\n\nrecords = fedlib.run(grid, scale=scale)", metadata={"tags": ["nbval-ignore-output"]}),
+        code(
+            "from fedlib.claims import compare, show_claims\n\n"
+            "effects = {seed: [record.accuracy[-1]] for seed, record in records.items()}\n"
+            'show_claims([compare("mine.table1.C1", "It learns something.", effects)], scale)'
+        ),
+        code("print('first', flush=True)\nprint('second', flush=True)\nseeds"),
+        code(last),
+    ]
+    for number, cell in enumerate(cells):
+        cell.id = f"cell-{number}"
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
+    return path

@@ -1,0 +1,199 @@
+"""The fedlib command, called as a user calls it."""
+
+import json
+import re
+import time
+
+import pytest
+from conftest import write_notebook
+
+from fedlib import RunSpec
+from fedlib.audit import choose, compare
+from fedlib.store import Record, Store, checksum
+
+TINY = {"dataset": "digits", "model": "mlp(hidden=16)", "partition": "shards", "rounds": "2", "lr": "0.05"}
+
+
+def options(**changes) -> list[str]:
+    return [part for name, text in (TINY | changes).items() for part in (f"--{name.replace('_', '-')}", text)]
+
+
+def sentence(process, code=2) -> str:
+    """What a failure says: nothing on stdout, one sentence on stderr, no traceback."""
+    assert process.returncode == code and process.stdout == ""
+    assert process.stderr.count("\n") == 1 and process.stderr.startswith("fedlib: ") and process.stderr.endswith(".\n")
+    return process.stderr
+
+
+def files(folder) -> list[str]:
+    """What is in a store, besides the locks of its work folder."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.suffix != ".lock")
+
+
+def test_help_is_quick_and_teaches(shell):
+    began = time.perf_counter()
+    shown = shell("--help")
+    seconds = time.perf_counter() - began
+    assert shown.returncode == 0 and "fedlib run" in shown.stdout
+    assert seconds < 2, "0.2 s on an idle machine; importing torch alone takes longer than this"
+    for command in ("list", "plan", "run", "simulate", "algorithms", "models", "data", "audit"):
+        assert f"fedlib {command}" in shell(command, "--help").stdout, "every help has an example"
+
+
+def test_simulate_has_an_option_for_every_field(shell):
+    text = shell("simulate", "--help").stdout
+    for name in RunSpec.__dataclass_fields__:
+        assert f"--{name.replace('_', '-')} " in text
+
+
+def test_simulate_trains_once_and_prints_the_same_numbers_with_any_jobs(shell, tmp_path):
+    first = shell("simulate", *options(), "--seed", 1, "--seed", 2, "--jobs", 2)
+    assert first.returncode == 0 and "4/4" in first.stderr and len(first.stdout.splitlines()) == 2
+    assert re.search(r"^[0-9a-f]{16}  fedavg on digits, shards, seed 1: accuracy \d+\.\d\d% after 2 ", first.stdout)
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*.json")}
+    again = shell("simulate", *options(), "--seed", 1, "--seed", 2, "--json", FEDLIB_TRAIN="0")
+    assert again.stderr == "" and {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    fresh = shell("simulate", *options(), "--set", "seed", 1, "--json", "--fresh", "--quiet", "--jobs", 1)
+    assert fresh.stderr == "" and json.loads(fresh.stdout) == json.loads(again.stdout)[0]
+    row = json.loads(fresh.stdout)
+    spec = RunSpec(dataset="digits", model="mlp(hidden=16)", partition="shards", rounds=2, lr=0.05, seed=1)
+    assert row["id"] == spec.id and row["status"] == "ok" and row["round"] == [1, 2]
+    assert row["summary"]["last"] == row["accuracy"][-1] and f"{100 * row['accuracy'][-1]:.2f}%" in first.stdout
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"dataset": "emnist"}, "Unknown data set 'emnist'; the known ones are: .*digits"),
+        ({"model": "mlp(width=3)"}, "has no parameter 'width'"),
+        ({"algorithm": "fedsgd"}, "Unknown algorithm 'fedsgd'"),
+        ({"partition": "dirichlet(alpha=0)"}, "alpha.*positive.*got 0"),
+        ({"partition": "dirichlet(alpha=-0.5)"}, "alpha.*positive.*got -0.5"),
+        ({"partition": "iid", "clients": "5000"}, "clients.*number of samples.*5000"),
+        ({"participation": "0.01"}, "participation=0.01 of 10 clients selects nobody"),
+        ({"participation": "0"}, "selects nobody"),
+        ({"rounds": "many"}, "rounds must be int; got 'many'"),
+        ({"subset": "7"}, "subset"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(shell, tmp_path, changes, words):
+    assert re.search(words, sentence(shell("simulate", *options(**changes))))
+    assert files(tmp_path) == []
+
+
+def test_a_field_that_does_not_exist_is_one_sentence(shell):
+    assert "A run has no field epochs; it has: algorithm," in sentence(shell("simulate", *options(), "-p", "epochs", 3))
+    assert "A run needs model" in sentence(shell("simulate", "--dataset", "digits", "--partition", "iid"))
+
+
+def test_a_record_cut_in_half_is_reported_and_left_alone(shell, tmp_path, notebook):
+    assert shell("run", notebook, "-p", "seeds", 1, "--out", "out").returncode == 0
+    [record] = (tmp_path / "runs").glob("*.json")
+    half = record.read_text()[: record.stat().st_size // 2]
+    record.write_text(half)
+    simulate = shell("simulate", *options(seed="1"))
+    for process in (simulate, shell("run", notebook, "--out", "out2"), shell("plan", notebook), shell("audit")):
+        assert f"{record.name} is cut short or not a record; delete it and run again" in sentence(process)
+    assert record.read_text() == half and not (tmp_path / "out2").exists()
+    record.unlink()
+    assert shell("simulate", *options(seed="1")).returncode == 0 and len(record.read_text()) > len(half)
+
+
+def test_plan_and_run(shell, tmp_path, notebook):
+    planned = json.loads(shell("plan", notebook, "--json").stdout)
+    assert planned["total"]["missing"] == len(planned["ids"]) == 3 and planned["total"]["seconds"] > 0
+    assert files(tmp_path) == ["notebooks/mine/table01_tiny.ipynb"], "a plan trains nothing"
+    source = notebook.read_text()
+    done = shell("run", notebook, "--out", "out", "--jobs", 2, "-p", "seeds", "1,2")
+    assert done.returncode == 0 and "1 notebook regenerated in out/smoke/mine." in done.stdout
+    executed = (tmp_path / "out/smoke/mine/table01_tiny.ipynb").read_text()
+    assert "seeds = [1, 2]" in executed and notebook.read_text() == source
+    planned = json.loads(shell("plan", notebook, "--json").stdout)
+    assert planned["notebooks"][0]["runs"] == 3 and planned["total"]["missing"] == 1
+
+    assert json.loads(shell("list", notebook, "--json").stdout)[0]["claims"] == []
+    assert "seeds of mine/table01_tiny would differ" in sentence(shell("run", notebook, "--update", "-p", "seeds", 1))
+    assert shell("run", notebook, "--update", "--scale", "smoke", "--out", "out").returncode == 0
+    [row] = json.loads(shell("list", notebook, "--json").stdout)
+    assert (row["paper"], row["notebook"], row["title"]) == ("mine", "mine/table01_tiny", "Three runs")
+    assert [(claim["id"], claim["verdict"]) for claim in row["claims"]] == [("mine.table1.C1", "reproduced")]
+    assert "reproduced      It learns something." in shell("list", notebook).stdout
+
+
+def test_unknown_parameters_fail_before_anything_runs(shell, tmp_path, notebook):
+    other = write_notebook(notebook.with_name("table02_other.ipynb"))
+    call = ("run", notebook, other, "--out", "out")
+    assert "has no parameter 'seed'; it takes: scale, seeds, lr, rounds" in sentence(shell(*call, "-p", "seed", 3))
+    assert "Unknown scale 'huge'" in sentence(shell(*call, "--scale", "huge"))
+    assert "lr must be of type float, such as 0.05; got 'fast'" in sentence(shell(*call, "-p", "lr", "fast"))
+    assert "No notebook matches 'nothing'" in sentence(shell("run", "nothing"))
+    assert files(tmp_path) == ["notebooks/mine/table01_tiny.ipynb", "notebooks/mine/table02_other.ipynb"]
+
+
+def test_a_missing_run_is_not_trained_where_that_is_forbidden(shell, tmp_path, notebook):
+    assert "FEDLIB_TRAIN=0 forbids training" in sentence(shell("run", notebook, FEDLIB_TRAIN="0"))
+    assert len(files(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("command, name", [("algorithms", "fedprox"), ("models", "mlp")])
+def test_what_there_is(shell, command, name):
+    rows = {row["name"]: row for row in json.loads(shell(command, "--json").stdout)}
+    assert rows[name]["about"] and rows[name]["parameters"]
+    assert f"{name}(" in shell(command).stdout
+
+
+def test_data_lists_and_gets(shell):
+    rows = {row["name"]: row for row in json.loads(shell("data", "--json").stdout)["datasets"]}
+    assert rows["digits"]["present"] and {"mnist", "fashion_mnist", "cifar10"} < set(rows)
+    assert re.search(r"^digits +yes", shell("data").stdout, re.MULTILINE)
+    assert re.fullmatch(r"digits: [\d,]+ \+ \d+ samples, from scikit-learn\.\n", shell("data", "get", "digits").stdout)
+    assert "Unknown data set 'nist'" in sentence(shell("data", "get", "digits", "nist"))
+
+
+def test_audit_finds_the_record_whose_numbers_were_changed(shell, tmp_path):
+    assert "There is no record" in sentence(shell("audit"))
+    assert shell("simulate", *options(), "--seed", 1, "--seed", 2).returncode == 0
+    same = shell("audit", "--json")
+    assert same.returncode == 0
+    assert [(row["exact"], row["moved"], row["rounds"]) for row in json.loads(same.stdout)] == [(True, "", 2)] * 2
+
+    store = Store(tmp_path / "runs")
+    honest = store.get(store.ids()[0])
+    store.put(edited(honest, bump(honest.json, 1e-6)))  # by someone who knows about the checksum, too
+    moved = shell("audit")
+    assert moved.returncode == 1 and f"the numbers of 1 records moved: {honest.id}" in moved.stderr
+    assert re.search(f"^{honest.id} .*MOVED: loss of round 2 was", moved.stdout, re.MULTILINE)
+
+    elsewhere = {"environment": honest.json["environment"] | {"capability": "another"}}
+    assert compare(edited(honest, elsewhere), honest).moved == ""
+    assert compare(edited(honest, elsewhere | bump(honest.json, 1e-6, first=True)), honest).moved == ""
+    assert "loss of round 1" in compare(edited(honest, elsewhere | bump(honest.json, 0.1, first=True)), honest).moved
+
+    path = tmp_path / "runs" / f"{honest.id}.json"
+    path.write_text(path.read_text().replace('"loss":[', '"loss":[1', 1))
+    assert "was edited: its checksum does not match" in sentence(shell("audit"))
+
+
+def bump(record: dict, by: float, first=False) -> dict:
+    """The series with a slightly higher loss in the first or last round."""
+    loss = list(record["series"]["loss"])
+    loss[0 if first else -1] += by
+    return {"series": record["series"] | {"loss": loss}}
+
+
+def edited(record: Record, changes: dict) -> Record:
+    body = {name: value for name, value in (record.json | changes).items() if name != "checksum"}
+    return Record(body | {"checksum": checksum(body)})
+
+
+def test_audit_takes_the_first_rounds_of_long_runs_and_every_kind_of_run(shell, tmp_path):
+    assert shell("simulate", *options(rounds="30", local_epochs="2"), "--seed", 1, "--seed", 2).returncode == 0
+    assert shell("simulate", *options(algorithm="fedprox")).returncode == 0
+    store = Store(tmp_path / "runs")
+    for record in [store.get(id) for id in store.ids()]:
+        if record.spec.rounds == 30:  # as if it had taken five minutes
+            store.put(edited(record, {"seconds": 300.0}))
+    records = [store.get(id) for id in store.ids()]
+    assert {r.spec.algorithm for r in choose(records, 2)} == {"fedavg", "fedprox"}
+    rows = json.loads(shell("audit", "--sample", 2, "--seconds", 60, "--jobs", 1, "--json").stdout)
+    assert sorted((row["rounds"], row["of"], row["moved"]) for row in rows) == [(2, 2, ""), (3, 30, "")]
