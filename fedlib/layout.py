@@ -110,6 +110,13 @@ class Layout:
         }
 
 
+def gather(x: Tensor, index: Tensor) -> Tensor:
+    """Rows of x in the memory format of x; plain indexing would lose channels_last."""
+    if x.ndim == 4 and not x.is_contiguous():
+        return x.permute(0, 2, 3, 1)[index].permute(0, 3, 1, 2)
+    return x[index]
+
+
 class FlatModel:
     """A module whose parameters, gradients and buffers are views into ``theta``, ``grad`` and ``buffers``."""
 

@@ -13,13 +13,13 @@ from torch import nn
 from fedlib.algorithms import Algorithm, Client, Round
 from fedlib.data import TRANSFORMS, load, partition, proxy, subset
 from fedlib.errors import Diverged, FedlibError
-from fedlib.layout import FlatModel
+from fedlib.layout import FlatModel, gather
 from fedlib.models import build
 from fedlib.optimizers import OPTIMIZERS
 from fedlib.random import stream
 from fedlib.spec import RunSpec
 from fedlib.store import Record
-from fedlib.training import evaluate, gather, train
+from fedlib.training import evaluate, train
 
 
 def device() -> torch.device:
@@ -108,6 +108,7 @@ class Federation:
         ids = [k for k, _ in chosen]
         sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
         context = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test), "seed": spec.seed}
+        context["counts"] = torch.from_numpy(self.partition.counts[ids])  # samples of every class, per client
         return Round(
             flat.layout, run["theta"], run["buffers"], thetas, buffers, sizes, ids, number, spec.server_lr, context,
             uploads, run["broadcast"],
@@ -181,6 +182,8 @@ def rounded(value):
     """Six significant digits: what is meaningful, and short."""
     if isinstance(value, dict):
         return {k: rounded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [rounded(v) for v in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if np.isfinite(value) else None
     return value

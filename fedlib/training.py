@@ -8,16 +8,9 @@ from torch import Tensor
 
 from fedlib.algorithms import Batch, Client, Local
 from fedlib.errors import Diverged
-from fedlib.layout import FlatModel
+from fedlib.layout import FlatModel, gather
 from fedlib.random import stream, torch_seed
 from fedlib.spec import RunSpec
-
-
-def gather(x: Tensor, index: Tensor) -> Tensor:
-    """Rows of x in the memory format of x; plain indexing would lose channels_last."""
-    if x.ndim == 4 and not x.is_contiguous():
-        return x.permute(0, 2, 3, 1)[index].permute(0, 3, 1, 2)
-    return x[index]
 
 
 def train(

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from fedlib.algorithms import Algorithm, Client
 from fedlib.data import load, to_float
 from fedlib.errors import Diverged
-from fedlib.layout import FlatModel
+from fedlib.layout import FlatModel, gather
 from fedlib.models import build
 from fedlib.optimizers import OPTIMIZERS
 from fedlib.random import stream
 from fedlib.spec import RunSpec
-from fedlib.training import evaluate, gather, train
+from fedlib.training import evaluate, train
 
 SHAPES = {"mlp(hidden=16)": (1, 28, 28), "simple_cnn": (3, 32, 32), "resnet8": (3, 32, 32)}
 

@@ -125,18 +125,20 @@ class Round:
         """Parts of the context that a method cannot do without."""
         if lacking := [n for n in names if self.context.get(n) is None]:
             raise FedlibError(
-                f"This method needs {' and '.join(lacking)}: set the run's proxy, or pass "
-                f"{', '.join(f'{n}=…' for n in lacking)} to fedlib.aggregate."
+                f"This method needs {' and '.join(lacking)}: pass {', '.join(f'{n}=…' for n in lacking)} to "
+                "fedlib.aggregate, or in a run set its proxy."
             )
         return [self.context[n] for n in names]
 
     def log(self, name: str, value, key: str | None = None) -> None:
-        """A number of this round, or one of several (``key`` is a layer, say)."""
-        value = float(value)
-        if key is None:
+        """A number (or a list of them) of this round, or one of several (``key`` is a layer, say)."""
+        value = [float(v) for v in value] if isinstance(value, list) else float(value)
+        if key is None and not isinstance(self.logs.get(name), dict):
             self.logs[name] = value
-        else:
-            self.logs[name][key] = value
+        elif isinstance(self.logs[name], dict):
+            self.logs[name][key or "model"] = value
+        else:  # a number of the whole model is joined by those of its layers
+            self.logs[name] = {"model": self.logs[name], key: value}
 
 
 class Algorithm:
@@ -192,13 +194,15 @@ def start_weights(kind: str, sizes: Tensor) -> Tensor:
 def average(r: Round, weights: Tensor, by: str = "layer") -> tuple[Tensor, Tensor]:
     """sum_k lambda_k w_k for parameters and buffers, with one lambda per client, or per client and layer or tensor.
 
-    Buffers belong to no layer: they take a client's mean weight over the layers.
+    Buffers belong to no layer: they take a client's mean weight over the layers. They are statistics, so weights
+    that do not sum to one (L-DAWA's) are normalised for them.
     """
     if weights.ndim == 1:
         return weights @ r.thetas, weights @ r.client_buffers
     if by == "layer":
         slices = [layer.slice for layer in r.layout.layers]
-        buffers = weights.mean(1) @ r.client_buffers
+        mean = weights.mean(1).clamp(min=0)
+        buffers = mean / mean.sum() @ r.client_buffers
         return torch.cat([w @ r.thetas[:, s] for w, s in zip(weights.T, slices, strict=True)]), buffers
     theta, buffers = torch.empty_like(r.theta), torch.empty_like(r.buffers)
     for w, e in zip(weights.T, r.layout.entries, strict=True):
