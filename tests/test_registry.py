@@ -43,7 +43,7 @@ def test_canonical_form(text, canonical):
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("fedfoo", "the known ones are: fedavg"),
+        ("fedfoo", "the known ones are: .*fedavg"),
         ("fedprox(nu=1)", "no parameter 'nu'; it takes: mu"),
         ("fedprox(mu=high)", "must be float"),
         ("fedprox(mu=True)", "must be float"),
