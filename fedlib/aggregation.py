@@ -37,7 +37,8 @@ def aggregate(
 
     ``ids`` name the clients where a method remembers them (by default their position); ``context`` carries what a
     method needs besides: ``model=`` a module of the same architecture (copied, not touched), ``proxy=(x, y)`` and
-    ``test=(x, y)`` tensors, ``seed=`` for the order of server batches, ``uploads=`` lists by name.
+    ``test=(x, y)`` tensors, ``counts=`` samples per client and class, ``seed=`` for the order of server batches,
+    ``uploads=`` lists by name.
     """
     if not client_states or len(client_states) != len(sizes):
         raise FedlibError(f"Got {len(client_states)} client states and {len(sizes)} sizes; give one size per client.")
@@ -48,12 +49,11 @@ def aggregate(
         if client.keys() != global_state.keys():
             odd = sorted(client.keys() ^ global_state.keys())[:3]
             raise FedlibError(f"Client {k}'s state_dict differs from the global one at {', '.join(odd)}.")
+        if odd := [n for n, t in global_state.items() if client[n].shape != t.shape]:
+            raise FedlibError(f"Client {k}'s {odd[0]} has shape {tuple(client[odd[0]].shape)}, the global one another.")
     device = next(iter(global_state.values())).device
     theta, buffers = layout.pack(global_state, device)
-    thetas = torch.empty(len(sizes), layout.size, device=device)
-    client_buffers = torch.empty(len(sizes), layout.buffer_size, device=device)
-    for k, client in enumerate(client_states):
-        thetas[k], client_buffers[k] = layout.pack(client, device)
+    thetas, client_buffers = layout.pack_all(client_states, device)
     if "model" in context:
         context["model"] = FlatModel(copy.deepcopy(context["model"]), device)
     uploads = context.pop("uploads", {})

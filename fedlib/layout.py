@@ -6,6 +6,7 @@ the classifier. It alone converts memory formats: a 4-d weight may be stored cha
 
 import copy
 import math
+import mmap
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,6 +35,11 @@ class Entry:
             return part.view(lead + self.shape)
         o, i, *kernel = self.shape
         return part.view(*lead, o, *kernel, i).movedim(-1, len(lead) + 1)
+
+    def flat(self, tensor: Tensor, device=None) -> Tensor:
+        """The other way: this tensor's numbers in the order of its slice, without a copy where there is a choice."""
+        tensor = tensor.to(device, torch.float32)
+        return (tensor.movedim(1, -1) if self.channels_last else tensor).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -96,11 +102,20 @@ class Layout:
 
     def pack(self, state: dict[str, Tensor], device=None) -> tuple[Tensor, Tensor]:
         """A state_dict as (theta, buffers); counters become float32."""
-        theta = torch.empty(self.size, device=device)
-        buffers = torch.empty(self.buffer_size, device=device)
-        for e in self.entries:
-            e.view(buffers if e.buffer else theta).copy_(state[e.name])
-        return theta, buffers
+        thetas, buffers = self.pack_all([state], device)
+        return thetas[0], buffers[0]
+
+    @torch.no_grad()
+    def pack_all(self, states: list[dict[str, Tensor]], device=None) -> tuple[Tensor, Tensor]:
+        """A cohort's state_dicts as two matrices, one row per state_dict."""
+        thetas = matrix(len(states), self.size, device)
+        buffers = matrix(len(states), self.buffer_size, device)
+        for k, state in enumerate(states):
+            for rows, buffer in ((thetas, False), (buffers, True)):
+                flat = [e.flat(state[e.name], device) for e in self.entries if e.buffer == buffer]
+                if flat:
+                    torch.cat(flat, out=rows[k])
+        return thetas, buffers
 
     def unpack(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The state_dict back, in the original dtypes and contiguous."""
@@ -108,6 +123,16 @@ class Layout:
             e.name: e.view(buffers if e.buffer else theta).to(e.dtype).clone(memory_format=torch.contiguous_format)
             for e in self.entries
         }
+
+
+def matrix(rows: int, columns: int, device=None) -> Tensor:
+    """An empty matrix; a large one on huge pages, since touching new memory page by page costs more than filling it."""
+    size = rows * columns * 4
+    if size < 1 << 24 or torch.device(device or "cpu").type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(rows, columns, device=device)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.float32).view(rows, columns)
 
 
 def gather(x: Tensor, index: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedlib.layout import FlatModel, Layout
+from fedlib.layout import FlatModel, Layout, matrix
 
 
 def network():
@@ -88,3 +88,27 @@ def test_a_state_dict_alone_tells_buffers_from_parameters():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_views_alias_on_cuda():
     assert aliases(FlatModel(network()).to("cuda"))
+
+
+def test_a_cohort_packs_into_rows_from_any_dtype():
+    torch.manual_seed(0)
+    states = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).state_dict() for _ in range(3)]
+    for state in states:
+        state["0.weight"] = state["0.weight"].double().requires_grad_()
+        state["1.num_batches_tracked"] += 7
+    for channels_last in (False, True):
+        layout = Layout.of_state(states[0])
+        layout = Layout([(e.name, e.shape, e.dtype, e.buffer) for e in layout.entries], channels_last)
+        thetas, buffers = layout.pack_all(states)
+        for theta, rest, state in zip(thetas, buffers, states, strict=True):
+            for name, tensor in layout.unpack(theta, rest).items():
+                torch.testing.assert_close(tensor, state[name].detach(), rtol=1e-7, atol=0)
+
+
+def test_a_large_matrix_is_ordinary_memory():
+    large = matrix(2, 1 << 22)
+    large.fill_(1.0)
+    assert large.shape == (2, 1 << 22) and float(large.sum()) == 2 * (1 << 22)
+    twin = copy.deepcopy(large)
+    large[1].mul_(3.0)
+    assert twin.eq(1).all() and large[1].eq(3).all()

@@ -8,7 +8,7 @@ on the average, left to right.
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from fedlib.registry import Registry, written
 
 ALGORITHMS = Registry("algorithm")
 register = ALGORITHMS.register
+
+BLOCK = 1 << 15  # columns of the cohort's matrix that fit in the cache together
 
 
 @dataclass
@@ -94,6 +96,18 @@ class Server:
         return r.aggregate
 
 
+class Products(NamedTuple):
+    """Inner products of the clients' updates g_k = w_k - w_g and the global parameters w_g, in groups, float64."""
+
+    gram: Tensor  # <g_j, g_k>, (groups, clients, clients)
+    inner: Tensor  # <g_k, w_g>, (groups, clients)
+    square: Tensor  # <w_g, w_g>, (groups)
+
+    def model(self) -> "Products":
+        """The layers taken together: one group."""
+        return Products(*(x.sum(0, keepdim=True) for x in self))
+
+
 @dataclass
 class Round:
     """What the server sees after one round of local training."""
@@ -120,6 +134,25 @@ class Round:
     def updates(self) -> Tensor:
         """g_k = w_k - w_g."""
         return self.thetas - self.theta
+
+    @cached_property
+    def products(self) -> Products:
+        """What norms, distances and cosines of updates and models are made of, per layer, in one pass.
+
+        Blocks of the updates stay in the cache and are never written out. Differences are taken before products,
+        since g_k is small beside w_k; the blocks' float32 products are summed in float64.
+        """
+        k, layers = len(self.ids), self.layout.layers
+        gram, inner, square = (self.theta.new_zeros(len(layers), *s, dtype=torch.float64) for s in ((k, k), (k,), ()))
+        for i, layer in enumerate(layers):
+            for start in range(layer.slice.start, layer.slice.stop, BLOCK):
+                block = slice(start, min(start + BLOCK, layer.slice.stop))
+                w = self.theta[block]
+                g = self.thetas[:, block] - w
+                gram[i] += g @ g.T
+                inner[i] += g @ w
+                square[i] += w @ w
+        return Products(gram, inner, square)
 
     def need(self, *names: str) -> list:
         """Parts of the context that a method cannot do without."""
