@@ -1,0 +1,74 @@
+"""What server methods that learn from a proxy set share: their parameters and their passes over it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property
+from types import SimpleNamespace
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlib.algorithms.base import Round, Server
+from fedlib.errors import FedlibError
+from fedlib.layout import FlatModel
+from fedlib.optimizers import OPTIMIZERS
+from fedlib.random import stream, torch_seed
+from fedlib.registry import written
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnProxy(Server):
+    """A server part that passes over the proxy set. What is left at None is the variant's own (``defaults``)."""
+
+    variant: Literal["paper", "released"] = "paper"
+    epochs: int | None = None  # passes over the proxy set
+    optimizer: str | None = None
+    lr: float | None = None
+    batch: int = 128  # the released code's; the paper is silent
+    sampling: Literal["shuffled", "balanced", "fixed"] = "shuffled"  # balanced: every class alike (FedLAW Table 6)
+    defaults: ClassVar[dict[str, dict]]
+
+    def __post_init__(self):
+        if self.optimizer is not None:
+            object.__setattr__(self, "optimizer", written(OPTIMIZERS.make(self.optimizer)))
+        for name, value in self.defaults[self.variant].items():
+            if getattr(self, name) == value:
+                object.__setattr__(self, name, None)  # one written form, so one id
+        if self.chosen.epochs < 1 or self.batch < 1 or not self.chosen.lr > 0:
+            raise FedlibError(f"{self.name} needs epochs and batch of at least 1 and a positive lr.")
+
+    @cached_property
+    def chosen(self) -> SimpleNamespace:
+        """The parameters after the variant has filled in what was left open."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        return SimpleNamespace(**given | {k: v for k, v in self.defaults[self.variant].items() if given[k] is None})
+
+    def passes(self, r: Round, epochs: int, rng: np.random.Generator) -> Iterator[list[Tensor]]:
+        """Every epoch's batches, as indices into the proxy set."""
+        labels = r.context["proxy"][1].cpu().numpy()
+        share = 1 / np.bincount(labels)[labels]
+        for _ in range(epochs):
+            if self.sampling == "balanced":
+                order = rng.choice(len(labels), len(labels), p=share / share.sum())
+            else:
+                order = rng.permutation(len(labels)) if self.sampling == "shuffled" else np.arange(len(labels))
+            yield torch.from_numpy(order).to(r.theta.device).split(self.batch)
+
+
+def proxy_stream(r: Round) -> np.random.Generator:
+    return stream(r.context["seed"], "proxy batches", r.number)
+
+
+@contextmanager
+def mode(r: Round, flat: FlatModel, train: bool):
+    """The server's model in train or eval mode, with dropout keyed by the round; the mode it was in comes back."""
+    before = flat.model.training
+    torch.manual_seed(torch_seed(r.context["seed"], "proxy dropout", r.number))
+    flat.model.train(train)
+    try:
+        yield
+    finally:
+        flat.model.train(before)
