@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.managers import SyncManager
 
 from tqdm import tqdm
 
@@ -64,7 +65,9 @@ def train_all(todo: list[RunSpec], jobs: int, store: Store, progress: bool) -> N
     """Train in worker processes; a worker that dies costs its runs one retry, not the batch."""
     context = multiprocessing.get_context("spawn")
     total = sum(spec.rounds for spec in todo)
-    with context.Manager() as manager, tqdm(total=total, unit="round", disable=not progress, desc="training") as bar:
+    manager = SyncManager(ctx=context)  # a queue of its own process: a killed worker cannot take it down
+    manager.start(_initialise)
+    with manager, tqdm(total=total, unit="round", disable=not progress, desc="training") as bar:
         done = manager.Queue()
         for attempt in (1, 2):
             try:
@@ -101,7 +104,7 @@ def _watch(futures, done, bar) -> None:
 
 
 def _initialise() -> None:
-    """A worker has one thread, leaves Ctrl-C to the driver, and does not outlive it."""
+    """A helper process has one thread, leaves Ctrl-C to the driver, and does not outlive it."""
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
@@ -137,7 +140,10 @@ def estimate(spec: RunSpec) -> float:
 
 
 def model_cost(spec: RunSpec) -> tuple[float, float]:
-    """(seconds per step, seconds per sample): kernel launches, and arithmetic at 10 GFLOP/s forth and back."""
+    """(seconds per step, seconds per sample): 50 us for every parameter tensor, and arithmetic at 40 GFLOP/s.
+
+    Both fitted to benchmarks/training.py on one core; a guide for planning, not a promise.
+    """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -149,4 +155,4 @@ def model_cost(spec: RunSpec) -> tuple[float, float]:
         model = MODELS.make(spec.model).build(entry.shape, len(entry.class_names))
         model(torch.empty(2, *entry.shape))
     layers = sum(1 for _ in model.parameters())
-    return 6e-5 * layers, 3 * counter.get_total_flops() / 2 / 1e10
+    return 5e-5 * layers, 3 * counter.get_total_flops() / 2 / 4e10
