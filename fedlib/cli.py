@@ -283,22 +283,34 @@ def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool) -> l
     """Through build/runs, so that trying things out never adds to the committed records; those are read, though."""
     import tempfile
 
-    from fedlib import engine
-    from fedlib.simulation import Federation
     from fedlib.store import Store, default_store
 
     committed, store = default_store(), default_store("smoke")
     if fresh:
         with tempfile.TemporaryDirectory() as folder:
-            records = engine.run(specs, jobs, Store(folder), progress=progress)
+            records = train(specs, jobs, Store(folder), progress)
         for record in records:
             store.put(record)
         return records
     known = {spec.id: committed.get(spec.id) or store.get(spec.id) for spec in specs}
     if todo := [spec for spec in specs if known[spec.id] is None]:
-        Federation(todo[0])  # fetches the data; more clients than samples, say, fails here and not in a worker
-        known |= {record.id: record for record in engine.run(todo, jobs, store, progress=progress)}
+        known |= {record.id: record for record in train(todo, jobs, store, progress)}
     return [known[spec.id] for spec in specs]
+
+
+def train(specs: list[RunSpec], jobs: int, store, progress: bool) -> list:
+    """A single run is trained right here, which starts sooner than a worker process."""
+    from tqdm import tqdm
+
+    from fedlib import engine
+    from fedlib.simulation import Federation
+
+    if os.environ.get("FEDLIB_TRAIN") != "0":
+        Federation(specs[0])  # fetches the data; more clients than samples, say, fails here, before the bar
+        if len(specs) == 1:
+            with tqdm(total=specs[0].rounds, unit="round", desc="training", disable=not progress) as bar:
+                return [engine.run_one(specs[0], store, lambda done: bar.update(done - bar.n))]
+    return engine.run(specs, jobs, store, progress=progress)
 
 
 def result_line(record) -> str:

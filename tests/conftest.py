@@ -1,4 +1,6 @@
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,14 +33,20 @@ def shell(tmp_path, environment):
 @pytest.fixture
 def start(tmp_path, environment):
     """Start the fedlib command in a session of its own, so that a signal can reach all its processes."""
+    processes = []
 
     def call(*arguments, **variables):
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [FEDLIB, *map(str, arguments)], cwd=tmp_path, env=environment | variables, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
+        processes.append(process)
+        return process
 
-    return call
+    yield call
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ LONG = RunSpec(
     dataset="digits", model="mlp(hidden=64)", partition="shards", algorithm="fedlap", rounds=40, local_epochs=3,
     participation=0.5, stragglers=0.5, keep_optimizer=True, seed=3,
 )  # fmt: skip
-OPTIONS = [part for name, value in LONG.to_json().items() for part in (f"--{name.replace('_', '-')}", str(value))]
+ENDLESS = LONG.replace(rounds=10_000)
 
 
 def numbers(record) -> dict:
@@ -24,10 +24,12 @@ def numbers(record) -> dict:
     return {name: value for name, value in record.json.items() if name not in ("seconds", "checksum")}
 
 
-def started(start, store: Store):
-    """A run in progress that has written a checkpoint at least."""
-    process = start("simulate", *OPTIONS, FEDLIB_CHECKPOINT_SECONDS="0.05")
-    while not store.checkpoint(LONG.id).path.exists():
+def started(start, store: Store, spec: RunSpec, workers=True):
+    """A run in progress, in a worker process or in the command itself, that has written a checkpoint at least."""
+    options = [part for name, value in spec.to_json().items() for part in (f"--{name.replace('_', '-')}", value)]
+    another = ("--seed", "4") if workers else ()
+    process = start("simulate", *options, *another, FEDLIB_CHECKPOINT_SECONDS="0.05")
+    while not store.checkpoint(spec.id).path.exists():
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
     return process
@@ -50,7 +52,7 @@ def test_a_deleted_record_alone_is_trained_again_and_is_the_same(shell, tmp_path
 
 def test_a_killed_run_goes_on_to_the_same_record(start, tmp_path):
     store = Store(tmp_path / "runs")
-    process = started(start, store)
+    process = started(start, store, LONG)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert store.ids() == [] and not list(store.path.rglob("*.json"))
@@ -63,16 +65,17 @@ def test_a_killed_run_goes_on_to_the_same_record(start, tmp_path):
     assert not store.checkpoint(LONG.id).path.exists()
 
 
+@pytest.mark.parametrize("workers", [True, False])
 @pytest.mark.parametrize("everyone", [True, False], ids=["from the terminal", "sent to the command alone"])
-def test_ctrl_c_says_how_to_go_on(start, tmp_path, everyone):
+def test_ctrl_c_says_how_to_go_on(start, tmp_path, everyone, workers):
     store = Store(tmp_path / "runs")
-    process = started(start, store)
+    process = started(start, store, ENDLESS, workers)
     (os.killpg if everyone else os.kill)(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert error.splitlines()[-1].endswith("unfinished runs resume: give the same command again to go on.")
     assert "Traceback" not in error and store.ids() == []
-    with pytest.raises(ProcessLookupError):  # its workers are gone too
+    with pytest.raises(ProcessLookupError):  # and its workers are gone too
         for _ in range(100):
             os.killpg(process.pid, 0)
             time.sleep(0.1)
