@@ -3,6 +3,7 @@
 _LAZY = {
     "RunSpec": "fedlib.spec",
     "FedlibError": "fedlib.errors",
+    "Measure": "fedlib.measures",
     "run": "fedlib.engine",
     "simulate": "fedlib.simulation",
     "aggregate": "fedlib.aggregation",

@@ -37,7 +37,7 @@ def audit(
     A round depends on nothing after it, so the first rounds of a long run are a run of their own.
     """
     store = store or default_store()
-    records = [store.get(id) for id in store.ids()]
+    records = [r for r in map(store.get, store.ids()) if isinstance(r.spec, RunSpec)]  # times are not repeatable
     if not records:
         raise FedlibError(f"There is no record in {store.path} to audit; 'fedlib run' makes them.")
     for record in records:

@@ -13,16 +13,17 @@ from multiprocessing.managers import SyncManager
 from tqdm import tqdm
 
 from fedlib.errors import FedlibError
+from fedlib.measures import Measure
 from fedlib.spec import RunSpec
 from fedlib.store import Record, Store, default_store
 
 
 def run(specs, jobs: int | None = None, store: Store | None = None, scale: str | None = None, progress: bool = True):
-    """The records of ``specs`` (a dict or a list, or one spec), in the same shape. Missing runs are trained.
+    """The records of ``specs`` (a dict, a list or one run or measurement), in the same shape. Missing ones are made.
 
     With FEDLIB_TRAIN=0 a missing run raises instead. FEDLIB_JOBS sets the default number of workers.
     """
-    if isinstance(specs, RunSpec):
+    if isinstance(specs, (RunSpec, Measure)):
         return run([specs], jobs, store, scale, progress)[0]
     store = store or default_store(scale)
     wanted = list(specs.values() if isinstance(specs, Mapping) else specs)
@@ -49,13 +50,11 @@ def missing(specs, store: Store | None = None) -> list[RunSpec]:
 
 def run_one(spec: RunSpec, store: Store, on_round=None) -> Record:
     """One run through the store: read if there, else resumed or started, under the lock of its id."""
-    from fedlib.simulation import simulate
-
     with store.lock(spec.id):
         if record := store.find(spec.id):  # another process was faster
             return record
         checkpoint = store.checkpoint(spec.id)
-        record = simulate(spec, checkpoint, on_round)
+        record = spec.perform(checkpoint, on_round)
         store.put(record)
         checkpoint.clear()
     return record
@@ -127,8 +126,10 @@ def _work(spec: RunSpec, store: Store, done) -> None:
     run_one(spec, store, on_round)
 
 
-def estimate(spec: RunSpec) -> float:
+def estimate(spec: RunSpec | Measure) -> float:
     """Seconds a run may take on one core: its samples at the speed of its model, measured once on one machine."""
+    if isinstance(spec, Measure):
+        return spec.estimate()
     from fedlib.data import DATASETS
 
     train_size, test_size = DATASETS.make(spec.dataset).sizes

@@ -97,6 +97,12 @@ class RunSpec:
             raise FedlibError(f"A run needs {', '.join(missing)}.")
         return cls(**fields)
 
+    def perform(self, checkpoint=None, on_round=None):
+        """The record of this run, trained now."""
+        from fedlib.simulation import simulate
+
+        return simulate(self, checkpoint, on_round)
+
     @cached_property
     def revisions(self) -> dict[str, int]:
         """Revisions above 1 of the data set, model, partition and algorithm parts involved."""

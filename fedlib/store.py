@@ -14,6 +14,7 @@ import numpy as np
 from filelock import FileLock
 
 from fedlib.errors import FedlibError
+from fedlib.measures import Measure
 from fedlib.spec import RunSpec
 
 FORMAT = 1
@@ -46,6 +47,19 @@ class Record:
         return cls({**body, "checksum": checksum(body)})
 
     @classmethod
+    def of_measure(cls, measure, result, environment, seconds) -> "Record":
+        body = {
+            "format": FORMAT,
+            "id": measure.id,
+            "measurement": measure.to_json(),
+            "revisions": measure.revisions,
+            "result": result,
+            "environment": environment,
+            "seconds": round(seconds, 1),
+        }
+        return cls({**body, "checksum": checksum(body)})
+
+    @classmethod
     def read(cls, path: Path) -> "Record":
         """The record in a file, or a sentence saying what is wrong with it."""
         try:
@@ -67,8 +81,16 @@ class Record:
         return self.json["id"]
 
     @cached_property
-    def spec(self) -> RunSpec:
+    def spec(self) -> "RunSpec | Measure":
+        """What made it: a run or a measurement."""
+        if "measurement" in self.json:
+            return Measure(self.json["measurement"])
         return RunSpec.from_json(self.json["spec"])
+
+    @property
+    def result(self) -> dict:
+        """What a measurement found."""
+        return self.json["result"]
 
     @property
     def series(self) -> dict:

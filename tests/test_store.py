@@ -125,3 +125,17 @@ def test_json_round_trip_and_what_decides_the_id():
         RunSpec.from_json({**BASE, "colour": 1})
     with pytest.raises(FedlibError, match="needs dataset"):
         RunSpec.from_json({"model": "lenet", "partition": "iid"})
+
+
+def test_a_measurement_is_a_record_too(tmp_path):
+    from fedlib.engine import missing, run
+    from fedlib.measures import Measure
+
+    measure = Measure("aggregation_time(model=lenet, shape=(1, 28, 28), clients=3, methods=('fedavg', 'lws'), turns=1)")
+    assert Measure(measure.text) == measure and measure.id != Measure("aggregation_time(model=lenet)").id
+    with pytest.raises(FedlibError, match="Unknown measurement"):
+        Measure("weather")
+    store = Store(tmp_path)
+    record = run({"a": measure}, jobs=1, store=store, progress=False)["a"]
+    assert record.result["parameters"] == 28_938 and set(record.result["seconds"]) == {"fedavg", "lws"}
+    assert store.get(measure.id).spec == measure and not missing([measure], store)
