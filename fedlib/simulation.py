@@ -109,6 +109,7 @@ class Federation:
         sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
         context = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test), "seed": spec.seed}
         context["counts"] = torch.from_numpy(self.partition.counts[ids])  # samples of every class, per client
+        context["samples"] = int(self.partition.counts.sum())
         return Round(
             flat.layout, run["theta"], run["buffers"], thetas, buffers, sizes, ids, number, spec.server_lr, context,
             uploads, run["broadcast"],

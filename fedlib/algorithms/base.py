@@ -154,6 +154,11 @@ class Round:
                 square[i] += w @ w
         return Products(gram, inner, square)
 
+    @property
+    def samples(self) -> float:
+        """How many samples all clients hold together, whether they took part or not (where known)."""
+        return float(self.context.get("samples") or self.sizes.sum())
+
     def need(self, *names: str) -> list:
         """Parts of the context that a method cannot do without."""
         if lacking := [n for n in names if self.context.get(n) is None]:
