@@ -152,7 +152,7 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
         "series": defaultdict(list),
         "seconds": 0.0,
     }
-    if checkpoint and (saved := checkpoint.load()):
+    if checkpoint and (saved := checkpoint.load(device())):
         run.update(saved)
         run["series"] = defaultdict(list, saved["series"])
         on_round(run["round"])

@@ -210,7 +210,7 @@ class Checkpoint:
         write_atomically(self.path, hashlib.sha256(content).hexdigest().encode() + content)
         self.last = time.monotonic()
 
-    def load(self) -> dict | None:
+    def load(self, device="cpu") -> dict | None:
         import torch
 
         try:
@@ -220,7 +220,7 @@ class Checkpoint:
         digest, body = content[:64], content[64:]
         if hashlib.sha256(body).hexdigest().encode() != digest:
             return None
-        state = torch.load(io.BytesIO(body), weights_only=True, map_location="cpu")
+        state = torch.load(io.BytesIO(body), weights_only=True, map_location=device)
         return state if (state["id"], state["format"]) == (self.id, FORMAT) else None
 
     def clear(self) -> None:
