@@ -10,7 +10,7 @@ from fedlib.algorithms.base import Round, Server, register
 from fedlib.errors import FedlibError
 from fedlib.layout import Entry, Layout
 
-BLOCK = re.compile(r"\b(?:blocks|transformer\.layers)\.(\d+)\.")
+TRANSFORMER = re.compile(r"\b(?:blocks|transformer\.layers)\.(\d+)\.")
 
 
 @register("lws")
@@ -68,14 +68,17 @@ class LWS(Server):
 
 
 def spread(w: Tensor) -> Tensor:
-    """||w_k - w_mean|| for every row of w."""
-    return (w - w.mean(0)).norm(dim=1)
+    """||w_k - w_mean|| for every row of w, in blocks of columns that stay in the cache."""
+    squares = w.new_zeros(len(w))
+    for block in w.split(1 << 15, dim=1):
+        squares += (block - block.mean(0)).square_().sum(1)
+    return squares.sqrt()
 
 
 def released_runs(layout: Layout) -> list[list[Entry]]:
     """Runs of the state_dict that end with a bias; a transformer's blocks are one run each, embeddings in the first."""
     entries = layout.entries
-    blocks = {m[1]: i for i, e in enumerate(entries) if (m := BLOCK.search(e.name))}  # the last entry of each
+    blocks = {m[1]: i for i, e in enumerate(entries) if (m := TRANSFORMER.search(e.name))}  # the last entry of each
     after = max(blocks.values(), default=-1)
     ends = [*blocks.values(), *(i for i, e in enumerate(entries) if i > after and "bias" in e.name)]
     starts = [0, *(i + 1 for i in ends)]
