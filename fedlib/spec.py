@@ -50,8 +50,11 @@ class RunSpec:
                 object.__setattr__(self, name, written(registry.make(text)))
         from fedlib.algorithms import Algorithm
 
-        object.__setattr__(self, "algorithm", str(Algorithm(self.algorithm)))
+        algorithm = Algorithm(self.algorithm)
+        object.__setattr__(self, "algorithm", str(algorithm))
         self._check_ranges()
+        if self.proxy is None and (learning := [p.name for p in algorithm.servers if p.needs_proxy]):
+            raise FedlibError(f"{learning[0]} learns from the server's own data: set proxy, such as balanced(size=200).")
 
     def _check_ranges(self):
         for name in ("clients", "rounds", "local_epochs", "batch_size", "eval_every"):

@@ -104,6 +104,7 @@ BASE = dict(dataset="digits", model="lenet", partition="iid")
         (dict(optimizer="lion"), "adam, sgd"),
         (dict(model="lenet+mlp"), "one model"),
         (dict(seed=-1), "negative"),
+        (dict(algorithm="law"), "set proxy"),
     ],
 )
 def test_bad_parameters_fail_at_once(changes, says):

@@ -92,6 +92,8 @@ class Weighting:
 class Server:
     """What happens to the aggregate."""
 
+    needs_proxy = False  # True if it learns from the server's own data
+
     def step(self, r: "Round") -> Tensor:
         return r.aggregate
 

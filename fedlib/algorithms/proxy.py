@@ -30,6 +30,7 @@ class OnProxy(Server):
     batch: int = 128  # the released code's; the paper is silent
     sampling: Literal["shuffled", "balanced", "fixed"] = "shuffled"  # balanced: every class alike (FedLAW Table 6)
     defaults: ClassVar[dict[str, dict]]
+    needs_proxy = True
 
     def __post_init__(self):
         if self.optimizer is not None:
