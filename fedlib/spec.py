@@ -54,7 +54,7 @@ class RunSpec:
         object.__setattr__(self, "algorithm", str(algorithm))
         self._check_ranges()
         if self.proxy is None and (learning := [p.name for p in algorithm.servers if p.needs_proxy]):
-            raise FedlibError(f"{learning[0]} learns from the server's own data: set proxy, such as balanced(size=200).")
+            raise FedlibError(f"{learning[0]} learns from data on the server: set proxy, such as balanced(size=200).")
 
     def _check_ranges(self):
         for name in ("clients", "rounds", "local_epochs", "batch_size", "eval_every"):
