@@ -63,7 +63,10 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 def test_oracle_fedlws_batch_counters_dominate_gamma(name):
     """ResNet20 with Gaussian updates and true batch counts: gamma with and without BatchNorm's statistics.
 
-    The updates behind the file are not stored, only their scale, so gamma is checked for its order of magnitude.
+    The updates behind the file are not stored and its note does not say how they were scaled; ours are a fraction of
+    each tensor's root mean square, which fits round 0. The margin of 0.002 was set after seeing the later rounds,
+    where 1 - gamma is smaller than that: without statistics ours is up to 16 times below theirs, and those rows
+    check little more than the groups. Round 0 is what this test decides.
     """
     partitions = load("fedlaw_partition_sizes_cifar10like.json")["sizes"]
     anchor = build("resnet20", (3, 32, 32), 10, seed=0).state_dict()

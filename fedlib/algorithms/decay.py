@@ -2,7 +2,8 @@
 
 Both methods were made for SGD; FedLWS says that it adapted them to aggregation but not how, and released no code.
 Our adaptation: the gradient of a round is the negative averaged update, g = w_g - sum_k lambda_k w_k, its learning
-rate is 1, and the decay acts on the weights the round started from: w_g <- w_g - g - decay * w_g.
+rate is 1, and the decay acts on the weights the round started from: w_g <- w_g - g - decay * w_g. The default
+constants are our choice too, after the originals' as far as we know them.
 """
 
 import torch
