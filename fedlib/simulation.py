@@ -149,12 +149,11 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
         "server": {},  # what the algorithm's parts remember between rounds, by part
         "clients": {},  # the same for every client that ever took part
         "broadcast": {},  # what the server sends along with the model
-        "series": defaultdict(list),
+        "series": {},
         "seconds": 0.0,
     }
     if checkpoint and (saved := checkpoint.load(device())):
         run.update(saved)
-        run["series"] = defaultdict(list, saved["series"])
         on_round(run["round"])
     before, error = run["seconds"], None
     try:
@@ -168,21 +167,31 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
                     raise Diverged(f"The aggregate of round {number} is not finite.", number, None)
             if number % spec.eval_every == 0 or number == spec.rounds:
                 logs.update(round=number, **fed.evaluate(run["theta"], run["buffers"]))
-                for name, value in logs.items():
-                    run["series"][name].append(rounded(value))
+                append(run["series"], logs)
             run["seconds"] = before + time.perf_counter() - began
             on_round(number)
             if checkpoint and checkpoint.due() and number < spec.rounds:
-                checkpoint.save(**run | {"series": dict(run["series"])})
+                checkpoint.save(**run)
     except Diverged as stop:
         error = {"round": stop.round, "client": stop.client, "message": str(stop)}
-    return Record.of_run(spec, dict(run["series"]), fed.partition, cohorts(spec), environment(), run["seconds"], error)
+    return Record.of_run(spec, run["series"], fed.partition, cohorts(spec), environment(), run["seconds"], error)
+
+
+def append(series: dict[str, list], logs: dict) -> None:
+    """Add a round to the series. One of several numbers becomes a series of its own, such as ``gamma/conv1``; a
+    client that was not there this time leaves None."""
+    numbers = {}
+    for name, value in logs.items():
+        numbers |= {f"{name}/{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
+    before = len(series.get("round", []))
+    for name in numbers:
+        series.setdefault(name, [None] * before)
+    for name, values in series.items():
+        values.append(rounded(numbers.get(name)))
 
 
 def rounded(value):
     """Six significant digits: what is meaningful, and short."""
-    if isinstance(value, dict):
-        return {k: rounded(v) for k, v in value.items()}
     if isinstance(value, list):
         return [rounded(v) for v in value]
     if isinstance(value, float):

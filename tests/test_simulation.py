@@ -157,3 +157,16 @@ def test_threads_are_restored():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
+
+
+def test_series_stay_aligned_when_clients_come_and_go():
+    series = {}
+    simulation.append(series, {"round": 1, "lambda": {"3": 0.5, "4": 0.5}, "gamma": {"conv1": 1 / 3}})
+    simulation.append(series, {"round": 2, "lambda": {"4": 0.25, "9": 0.75}, "gamma": {"conv1": float("nan")}})
+    assert series == {
+        "round": [1, 2],
+        "lambda/3": [0.5, None],
+        "lambda/4": [0.5, 0.25],
+        "lambda/9": [None, 0.75],
+        "gamma/conv1": [0.333333, None],
+    }
