@@ -71,7 +71,7 @@ def test_ctrl_c_says_how_to_go_on(start, tmp_path, everyone, workers):
     store = Store(tmp_path / "runs")
     process = started(start, store, ENDLESS, workers)
     (os.killpg if everyone else os.kill)(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=300)
     assert process.returncode == 130
     assert error.splitlines()[-1].endswith("unfinished runs resume: give the same command again to go on.")
     assert "Traceback" not in error and store.ids() == []
