@@ -5,6 +5,7 @@ import io
 import json
 import os
 import time
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -168,7 +169,8 @@ class Store:
         """As ``get``, but a damaged record counts as missing: it will be run again and replaced."""
         try:
             return self.get(id)
-        except FedlibError:
+        except FedlibError as error:
+            warnings.warn(f"Made again, because {error}", stacklevel=2)
             return None
 
     def put(self, record: Record) -> None:

@@ -44,7 +44,8 @@ def test_a_damaged_record_is_noticed_and_counts_as_missing(tmp_path, record, dam
     path.write_text(damage(path.read_text()))
     with pytest.raises(FedlibError, match=says):
         store.get(SPEC.id)
-    assert store.find(SPEC.id) is None
+    with pytest.warns(UserWarning, match=f"Made again, because .*{says}"):
+        assert store.find(SPEC.id) is None
 
 
 def test_a_record_under_another_name_or_version_is_refused(tmp_path, record):
