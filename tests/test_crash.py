@@ -13,7 +13,7 @@ from fedlib.spec import RunSpec
 from fedlib.store import Store
 
 LONG = RunSpec(
-    dataset="digits", model="mlp(hidden=64)", partition="shards", algorithm="fedlap", rounds=40, local_epochs=3,
+    dataset="digits", model="mlp(hidden=64)", partition="shards", algorithm="fedlap", rounds=120, local_epochs=3,
     participation=0.5, stragglers=0.5, keep_optimizer=True, seed=3,
 )  # fmt: skip
 ENDLESS = LONG.replace(rounds=10_000)
