@@ -37,8 +37,9 @@ def aggregate(
 
     ``ids`` name the clients where a method remembers them (by default their position); ``context`` carries what a
     method needs besides: ``model=`` a module of the same architecture (copied, not touched), ``proxy=(x, y)`` and
-    ``test=(x, y)`` tensors, ``counts=`` samples per client and class, ``samples=`` of all clients together where only
-    some take part, ``seed=`` for the order of server batches, ``uploads=`` lists by name.
+    ``test=(x, y)`` tensors, ``counts=`` samples per client and class, ``samples=`` of all clients together and
+    ``clients=``, their number, where only some take part, ``seed=`` for the order of server batches,
+    ``uploads=`` lists by name.
     """
     if not client_states or len(client_states) != len(sizes):
         raise FedlibError(f"Got {len(client_states)} client states and {len(sizes)} sizes; give one size per client.")

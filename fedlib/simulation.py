@@ -81,6 +81,7 @@ class Federation:
         thetas = torch.empty(len(chosen), flat.layout.size, device=device())
         buffers = torch.empty(len(chosen), flat.layout.buffer_size, device=device())
         numbers, uploads = defaultdict(list), defaultdict(list)
+        mean_size = int(self.partition.counts.sum()) / spec.clients
         for row, (k, epochs) in enumerate(chosen):
             flat.theta.copy_(run["theta"])
             flat.buffers.copy_(run["buffers"])
@@ -88,7 +89,7 @@ class Federation:
             x, y = gather(self.x, self.indices[k]), self.y[self.indices[k]]
             client = Client(
                 k, number, flat.model, flat.layout, flat.theta, flat.grad, run["theta"], kept, run["broadcast"],
-                (x, y), self.classes,
+                (x, y), self.classes, len(self.partition.indices[k]) / mean_size,
             )  # fmt: skip
             moments = self.moments
             if spec.keep_optimizer:
@@ -109,7 +110,7 @@ class Federation:
         sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
         context = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test), "seed": spec.seed}
         context["counts"] = torch.from_numpy(self.partition.counts[ids])  # samples of every class, per client
-        context["samples"] = int(self.partition.counts.sum())
+        context |= {"samples": int(self.partition.counts.sum()), "clients": spec.clients}
         return Round(
             flat.layout, run["theta"], run["buffers"], thetas, buffers, sizes, ids, number, spec.server_lr, context,
             uploads, run["broadcast"],

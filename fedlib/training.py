@@ -46,7 +46,8 @@ def train(
                 loss = F.cross_entropy(logits, yb)
                 total += loss.detach()
                 for part in extra:
-                    loss = loss + part.loss(client, Batch(xb, yb, features, logits))
+                    if (term := part.loss(client, Batch(xb, yb, features, logits))) is not None:
+                        loss = loss + term
                 loss.backward()
             for part in edits:
                 part.gradient(client)

@@ -38,6 +38,7 @@ class Client:
     received: dict[str, Any] = field(default_factory=dict)  # what the server sent along with the model
     data: tuple[Tensor, Tensor] | None = None  # the client's own samples (x, y)
     classes: int = 0
+    relative_size: float = 1.0  # its samples over the mean of all clients
     memo: dict[str, Any] = field(default_factory=dict)  # lives for this round only
     uploads: dict[str, Any] = field(default_factory=dict)  # what goes to the server along with the model
     logs: dict[str, float] = field(default_factory=dict)
@@ -160,6 +161,11 @@ class Round:
     def samples(self) -> float:
         """How many samples all clients hold together, whether they took part or not (where known)."""
         return float(self.context.get("samples") or self.sizes.sum())
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are, whether they took part or not (where known)."""
+        return self.context.get("clients") or len(self.ids)
 
     def need(self, *names: str) -> list:
         """Parts of the context that a method cannot do without."""

@@ -1,0 +1,112 @@
+"""Client-side methods on numbers worked out by hand, their limits, and their written losses."""
+
+import pytest
+import torch
+from torch import nn
+
+import fedlib
+from fedlib.algorithms import ALGORITHMS, Algorithm, Client
+from fedlib.errors import FedlibError
+from fedlib.layout import FlatModel
+from fedlib.simulation import simulate
+from fedlib.spec import RunSpec
+from fedlib.store import Store
+
+TINY = RunSpec(
+    dataset="digits", model="mlp(hidden=8)", partition="dirichlet(alpha=0.5)", subset=200, test_subset=100, clients=4,
+    participation=0.5, rounds=3, batch_size=16, seed=1,
+)  # fmt: skip
+CNN = "feddw_cnn_mnist"  # with dropout, so that a method that draws random numbers would show
+
+
+def client(theta=(3.0, 0.0), anchor=(1.0, 1.0), grad=(0.5, 0.5), **fields) -> Client:
+    """A model of two numbers."""
+    flat = FlatModel(nn.Linear(2, 1, bias=False))
+    flat.theta.copy_(torch.tensor(theta))
+    flat.grad.copy_(torch.tensor(grad))
+    return Client(0, 1, flat.model, flat.layout, flat.theta, flat.grad, torch.tensor(anchor), **fields)
+
+
+def states(*values) -> list[dict]:
+    return [{"w": torch.tensor(v)} for v in values]
+
+
+def close(mine, expected) -> None:
+    torch.testing.assert_close(mine, torch.tensor(expected))
+
+
+def test_feddyn_client_by_hand():
+    part = ALGORITHMS.make("feddyn(alpha=0.1)")
+    c = client(state={"feddyn": torch.tensor([1.0, -1.0])})
+    part.begin(c)
+    part.gradient(c)
+    close(c.grad, [0.5 - 1.0 + 0.1 * 2, 0.5 + 1.0 + 0.1 * -1])
+    part.end(c)
+    close(c.state["feddyn"], [1.0 - 0.1 * 2, -1.0 - 0.1 * -1])
+
+
+@pytest.mark.parametrize("variant, alpha", [("paper", 0.3), ("authors", 0.3 / 1.5), ("released", 0.3)])
+def test_feddyn_gradient_is_autograd_of_the_written_loss(variant, alpha):
+    h, c = torch.tensor([0.2, -0.7]), client(grad=(0.0, 0.0), relative_size=1.5)
+    c.state["feddyn"] = h
+    part = ALGORITHMS.make(f"feddyn(alpha=0.3, variant={variant})")
+    part.begin(c)
+    part.gradient(c)
+    w = c.theta.clone().requires_grad_()
+    norm = (w - c.anchor).norm()
+    loss = alpha / 2 * (norm if variant == "released" else norm.square()) - torch.dot(h, w)
+    (expected,) = torch.autograd.grad(loss, w)
+    torch.testing.assert_close(c.grad, expected)
+
+
+@pytest.mark.parametrize("variant", ["paper", "authors", "released"])
+def test_feddyn_client_without_strength_or_at_the_start_is_fedavgs(variant):
+    for text, theta in [("alpha=0.0", (3.0, 0.0)), ("alpha=0.3", (1.0, 1.0))]:
+        part, c = ALGORITHMS.make(f"feddyn({text}, variant={variant})"), client(theta=theta)
+        part.begin(c)
+        part.gradient(c)
+        assert c.grad.tolist() == [0.5, 0.5]
+
+
+def test_feddyn_server_by_hand():
+    # Two of four clients: h/alpha = -(1/4) * (1 + 3) = -1, so the mean 2 becomes 3.
+    first = fedlib.aggregate("feddyn", *states([0.0]), states([1.0], [3.0]), sizes=[1, 9], clients=4)
+    close(first.state_dict["w"], [2.0 + 1.0])
+    second = fedlib.aggregate("feddyn", first.state_dict, states([4.0], [6.0]), [1, 9], clients=4, state=first.state)
+    close(second.state_dict["w"], [5.0 + 1.0 + (1 + 3) / 4])
+    off = fedlib.aggregate("feddyn(alpha=0)", *states([0.0]), states([1.0], [3.0]), sizes=[1, 9], clients=4)
+    close(off.state_dict["w"], [2.0])
+
+
+def test_feddyn_released_takes_the_first_clients_buffers():
+    one, two = nn.BatchNorm1d(2).state_dict(), nn.BatchNorm1d(2).state_dict()
+    two["running_mean"] = torch.tensor([4.0, 8.0])
+    result = fedlib.aggregate("feddyn(variant=released)", one, [two, one], sizes=[1, 3])
+    assert result.state_dict["running_mean"].tolist() == [4.0, 8.0]
+
+
+def test_feddyn_refuses_a_negative_strength():
+    with pytest.raises(FedlibError, match="must not be negative"):
+        ALGORITHMS.make("feddyn(alpha=-1)")
+
+
+@pytest.mark.parametrize("algorithm", ["feddyn", "feddyn(variant=authors)+lws"])
+def test_client_state_survives_a_stop(algorithm, tmp_path, monkeypatch):
+    """Partial participation, stopped after every round: the same numbers as without a stop."""
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")
+    spec = TINY.replace(algorithm=algorithm, rounds=4)
+    assert Algorithm(spec.algorithm).locals, "a method with something to remember"
+
+    class Stop(Exception):
+        pass
+
+    def stop(number):
+        if number == spec.rounds - 1:
+            raise Stop
+
+    store = Store(tmp_path)
+    with pytest.raises(Stop):
+        simulate(spec, store.checkpoint(spec.id), stop)
+    resumed, straight = simulate(spec, store.checkpoint(spec.id)), simulate(spec)
+    assert resumed.series == straight.series
+    assert straight.series["loss"] != simulate(spec.replace(algorithm="fedavg")).series["loss"]

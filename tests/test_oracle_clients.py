@@ -1,0 +1,80 @@
+"""What clients compute and what the server makes of it, against numbers from released code."""
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from torch import Tensor
+
+import fedlib
+from fedlib.algorithms import Algorithm, Client
+from fedlib.layout import FlatModel
+from fedlib.models.mlp import MLPNet
+from fedlib.optimizers import OPTIMIZERS
+from fedlib.random import stream
+from fedlib.spec import RunSpec
+from fedlib.training import train
+
+BASELINES = oracle.files("fedlaw_repo_baselines*.json")
+
+
+class Trainee:
+    """One client in our training loop that sees its samples in the oracles' order; a call is a round."""
+
+    def __init__(self, net, start: dict, x: Tensor, y: Tensor, algorithm: str, classifier: str, **spec):
+        self.flat, self.x, self.y, self.classifier = FlatModel(net), x, y, classifier
+        self.flat.theta.copy_(torch.cat([oracle.tensor(t).flatten() for t in start.values()]))
+        self.anchor, self.state = self.flat.theta.clone(), {}
+        self.spec = RunSpec(dataset="digits", model="mlp", partition="iid", algorithm=algorithm, **spec)
+        self.optimizer = OPTIMIZERS.make(self.spec.optimizer)
+        self.moments = self.optimizer.state(self.flat.theta)
+
+    def round(self, number: int = 1, **received) -> Client:
+        flat, spec, count = self.flat, self.spec, len(self.y)
+        flat.theta.copy_(self.anchor)
+        # The first epoch's order is undone; the oracles' later epochs are whole batches, or repeated in the first.
+        undo = torch.from_numpy(np.argsort(stream(spec.seed, "batches", number, 0).permutation(count)))
+        x, y = self.x[undo], self.y[undo]
+        client = Client(
+            0, number, flat.model, flat.layout, flat.theta, flat.grad, self.anchor, self.state, received, (x, y),
+            flat.model.classifier.out_features,
+        )  # fmt: skip
+        parts = Algorithm(spec.algorithm).locals
+        train(flat, x, y, client, parts, spec, self.optimizer, self.moments, spec.local_epochs)
+        return client
+
+    def parameters(self) -> dict[str, Tensor]:
+        state = self.flat.layout.unpack(self.flat.theta, self.flat.buffers)
+        return {name.replace("classifier", self.classifier): value for name, value in state.items()}
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_oracle_feddyn_server(name):
+    data = oracle.load(name)
+    inputs, memory, w = data["inputs"], {}, oracle.state(data["inputs"]["global"])
+    for expected in data["feddyn_server_mu0.01_two_rounds"]:
+        result = fedlib.aggregate(
+            "feddyn(variant=released, alpha=0.01)", w, [oracle.state(c) for c in inputs["clients"]], inputs["weights"],
+            state=memory,
+        )  # fmt: skip
+        w = result.state_dict
+        oracle.close(w, expected["w"])
+        h = torch.cat([oracle.tensor(t).flatten() for t in expected["server_state_h"].values()])
+        torch.testing.assert_close(memory["feddyn"]["h"], h, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_oracle_feddyn_client(name):
+    data = oracle.load(name)
+    inputs = data["inputs"]
+    two_epochs = inputs["batches"] * 2
+    x, y = (torch.cat([oracle.tensor(b[key]) for b in two_epochs]) for key in "xy")
+    client = Trainee(
+        MLPNet((6, 5), 3), inputs["global"], x, y, "feddyn(variant=released, alpha=0.01)", "fc2", lr=0.05, batch_size=8,
+        optimizer="sgd(momentum=0.9, weight_decay=0.0005)",
+    )  # fmt: skip
+    key = "feddyn_client_mu0.01_unsquaredNorm_SGDlr0.05m0.9wd5e-4_E2_two_rounds_persistent_momentum"
+    for number, expected in enumerate(data[key], start=1):
+        client.round(number)
+        oracle.close(client.parameters(), expected["w"])
+        torch.testing.assert_close(client.state["feddyn"], oracle.tensor(expected["old_grad"]), rtol=1e-4, atol=1e-6)
