@@ -90,7 +90,70 @@ def test_feddyn_refuses_a_negative_strength():
         ALGORITHMS.make("feddyn(alpha=-1)")
 
 
-@pytest.mark.parametrize("algorithm", ["feddyn", "feddyn(variant=authors)+lws"])
+def test_scaffold_by_hand():
+    part = ALGORITHMS.make("scaffold")
+    c = client(state={"scaffold": torch.tensor([1.0, 0.0])}, received={"scaffold": torch.tensor([0.0, 2.0])})
+    part.begin(c)
+    part.gradient(c)
+    close(c.grad, [0.5 - 1.0, 0.5 + 2.0])
+    c.grad.copy_(torch.tensor([1.5, -0.5]))
+    part.gradient(c)
+    part.end(c)
+    close(c.state["scaffold"], [1.0, 0.0])  # the mean of (0.5, 0.5) and (1.5, -0.5)
+    close(c.uploads["scaffold"], [0.0, 0.0])
+    sent = {"scaffold": [torch.tensor([1.0]), torch.tensor([3.0])]}
+    result = fedlib.aggregate("scaffold", *states([0.0]), states([1.0], [3.0]), [1, 9], clients=8, uploads=sent)
+    close(result.state_dict["w"], [2.0])
+    close(result.state["scaffold"]["c"], [0.5])
+
+
+def test_scaffold_is_option_two_for_plain_sgd():
+    part, lr, steps = ALGORITHMS.make("scaffold"), 0.1, 5
+    own, common = torch.tensor([0.3, -0.2]), torch.tensor([-0.1, 0.4])
+    c = client(theta=(1.0, 1.0), state={"scaffold": own}, received={"scaffold": common})
+    part.begin(c)
+    for _ in range(steps):
+        c.grad.copy_(c.theta.square() - 2)  # of some loss
+        part.gradient(c)
+        c.theta.add_(c.grad, alpha=-lr)
+    part.end(c)
+    torch.testing.assert_close(c.state["scaffold"], own - common + (c.anchor - c.theta) / (steps * lr))
+
+
+def test_fednova_by_hand():
+    def step(form, steps):
+        return fedlib.aggregate(form, *states([0.0]), states([4.0], [2.0]), [1, 3], uploads={"fednova": steps})
+
+    # tau_eff = 1/4 * 4 + 3/4 * 2 = 2.5; 2.5 * (1/4 * 4/4 + 3/4 * 2/2) = 2.5, where FedAvg has 2.5 too.
+    close(step("fednova", [4, 2]).state_dict["w"], [2.5])
+    # tau_eff = 1/4 * 8 + 3/4 * 2 = 3.5; 3.5 * (1/4 * 4/8 + 3/4 * 2/2) = 3.0625.
+    close(step("fednova", [8, 2]).state_dict["w"], [3.0625])
+    close(step("fednova", [3, 3]).state_dict["w"], [2.5])  # equal steps: FedAvg
+    # Momentum 1/2: one step carries 1, two carry 1 + (1 + 1/2) = 2.5. tau_eff = 1/4 + 3/4 * 2.5 = 2.125.
+    result = step("fednova(momentum=0.5)", [1, 2])
+    assert result.factors["tau_eff"] == pytest.approx(2.125)
+    close(result.state_dict["w"], [2.125 * (0.25 * 4 / 1 + 0.75 * 2 / 2.5)])
+
+
+def test_fednova_counts_steps_and_wants_them():
+    part, c = ALGORITHMS.make("fednova"), client()
+    part.begin(c)
+    for _ in range(3):
+        part.gradient(c)
+    assert c.uploads["fednova"] == 3
+    with pytest.raises(FedlibError, match="needs 'fednova' of every client"):
+        fedlib.aggregate("fednova", *states([0.0]), states([1.0]), sizes=[1])
+    with pytest.raises(FedlibError, match="per layer"):
+        fedlib.aggregate("fednova+ldawa", *states([1.0]), states([1.0]), sizes=[1], uploads={"fednova": [1]})
+
+
+def test_fednova_with_equal_steps_is_fedavg():
+    same = TINY.replace(partition="iid", clients=2, participation=1.0)
+    nova, avg = (simulate(same.replace(algorithm=a)).series["loss"] for a in ("fednova", "fedavg"))
+    assert nova == pytest.approx(avg, rel=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["feddyn", "feddyn(variant=authors)+lws", "scaffold"])
 def test_client_state_survives_a_stop(algorithm, tmp_path, monkeypatch):
     """Partial participation, stopped after every round: the same numbers as without a stop."""
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")

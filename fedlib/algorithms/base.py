@@ -176,6 +176,14 @@ class Round:
             )
         return [self.context[n] for n in names]
 
+    def sent(self, name: str) -> list:
+        """What every client sent along under this name."""
+        if len(self.uploads.get(name, ())) != len(self.ids):
+            raise FedlibError(
+                f"This method needs {name!r} of every client, which its local part sends: pass it in uploads=."
+            )
+        return self.uploads[name]
+
     def log(self, name: str, value, key: str | None = None) -> None:
         """A number (or a list of them) of this round, or one of several (``key`` is a layer, say)."""
         value = [float(v) for v in value] if isinstance(value, list) else float(value)
