@@ -1,14 +1,17 @@
 """Client-side methods on numbers worked out by hand, their limits, and their written losses."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import fedlib
-from fedlib.algorithms import ALGORITHMS, Algorithm, Client
+from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client
 from fedlib.errors import FedlibError
 from fedlib.layout import FlatModel
-from fedlib.simulation import simulate
+from fedlib.models import build
+from fedlib.simulation import Federation, one_thread, simulate
 from fedlib.spec import RunSpec
 from fedlib.store import Store
 
@@ -25,6 +28,17 @@ def client(theta=(3.0, 0.0), anchor=(1.0, 1.0), grad=(0.5, 0.5), **fields) -> Cl
     flat.theta.copy_(torch.tensor(theta))
     flat.grad.copy_(torch.tensor(grad))
     return Client(0, 1, flat.model, flat.layout, flat.theta, flat.grad, torch.tensor(anchor), **fields)
+
+
+def trained(spec: RunSpec) -> torch.Tensor:
+    """The global parameters after the run, unrounded."""
+    with one_thread():
+        fed, algorithm, memory = Federation(spec), Algorithm(spec.algorithm), {}
+        run = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone(), "clients": {}, "broadcast": {}}
+        for number in range(1, spec.rounds + 1):
+            r = fed.train_cohort(number, algorithm, run, {})
+            run["theta"], run["buffers"] = algorithm.aggregate(r, memory)
+    return run["theta"]
 
 
 def states(*values) -> list[dict]:
@@ -153,7 +167,41 @@ def test_fednova_with_equal_steps_is_fedavg():
     assert nova == pytest.approx(avg, rel=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", ["feddyn", "feddyn(variant=authors)+lws", "scaffold"])
+def test_moon_term_is_the_written_loss_and_leaves_the_model_alone():
+    torch.manual_seed(0)
+    live, previous = (FlatModel(build("cnn_fmnist", (1, 12, 12), 3, seed)) for seed in (1, 2))
+    anchor = copy.deepcopy(live)
+    live.model.train()
+    c = Client(0, 2, live.model, live.layout, live.theta, live.grad, anchor.theta)
+    c.state["moon"] = {name: t.clone() for name, t in previous.model.state_dict().items()}
+    part, x = ALGORITHMS.make("moon(mu=2.0, temperature=0.25)"), torch.randn(4, 1, 12, 12)
+    part.begin(c)
+    live.theta.add_(torch.randn_like(live.theta), alpha=0.05)
+    z = live.model.features(x)
+    before = [t.clone() for t in (live.theta, live.buffers)]
+    mine = part.loss(c, Batch(x, torch.zeros(4), z, live.model.classifier(z)))
+    with torch.no_grad():
+        z_g, z_prev = (m.model.eval().features(x) for m in (anchor, previous))
+    e_g, e_prev = ((nn.functional.cosine_similarity(z, other) / 0.25).exp() for other in (z_g, z_prev))
+    written = 2.0 * -(e_g / (e_g + e_prev)).log().mean()
+    torch.testing.assert_close(mine, written)
+    expected, live.grad[:] = torch.autograd.grad(written, z, retain_graph=True)[0], 0
+    torch.testing.assert_close(torch.autograd.grad(mine, z, retain_graph=True)[0], expected)
+    mine.backward()
+    assert live.grad.abs().sum() > 0 and live.model.training
+    assert all(torch.equal(a, b) for a, b in zip(before, (live.theta, live.buffers), strict=True))
+
+
+def test_moon_without_strength_is_fedavg_bit_for_bit():
+    spec = TINY.replace(model=CNN, subset=40, test_subset=20, participation=1.0, clients=2, rounds=2)
+    plain = trained(spec)
+    assert torch.equal(trained(spec.replace(algorithm="moon(mu=0)")), plain)
+    assert not torch.equal(trained(spec.replace(algorithm="moon")), plain)
+    first = spec.replace(rounds=1)
+    assert torch.equal(trained(first.replace(algorithm="moon")), trained(first)), "no previous model yet"
+
+
+@pytest.mark.parametrize("algorithm", ["feddyn", "feddyn(variant=authors)+lws", "scaffold", "moon+fednova"])
 def test_client_state_survives_a_stop(algorithm, tmp_path, monkeypatch):
     """Partial participation, stopped after every round: the same numbers as without a stop."""
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")

@@ -4,17 +4,20 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import fedlib
 from fedlib.algorithms import Algorithm, Client
 from fedlib.layout import FlatModel
+from fedlib.models.base import Net
 from fedlib.models.mlp import MLPNet
 from fedlib.optimizers import OPTIMIZERS
 from fedlib.random import stream
 from fedlib.spec import RunSpec
 from fedlib.training import train
 
+CLIENTS = oracle.files("feddw_clients*.json")
 BASELINES = oracle.files("fedlaw_repo_baselines*.json")
 
 
@@ -78,3 +81,42 @@ def test_oracle_feddyn_client(name):
         client.round(number)
         oracle.close(client.parameters(), expected["w"])
         torch.testing.assert_close(client.state["feddyn"], oracle.tensor(expected["old_grad"]), rtol=1e-4, atol=1e-6)
+
+
+class Head(Net):
+    """The network of FedDW's oracles: its mapping layers are ReLU(fc1) and a linear fc2."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.classifier = nn.Linear(6, 8), nn.Linear(8, 5), nn.Linear(5, 4)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+def head_client(data: dict, algorithm: str) -> Trainee:
+    inputs, config = data["inputs"], data["config"]
+    x, y = oracle.tensor(inputs["X"]), oracle.tensor(inputs["Y"])
+    return Trainee(
+        Head(), inputs["params"], x, y, algorithm, "fc3", lr=config["learning_rate"], batch_size=config["batch_size"],
+        local_epochs=config["client_epoch"], optimizer="adam",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("algorithm, key", [("fedavg", "FedAvg"), ("fedprox(mu=0.01)", "FedProx_0.01")])
+def test_oracle_feddw_baselines(name, algorithm, key):
+    data = oracle.load(name)
+    client = head_client(data, algorithm)
+    client.round()
+    oracle.close(client.parameters(), data[key]["params"])
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_oracle_moon(name):
+    data = oracle.load(name)
+    client = head_client(data, "moon(variant=released)")
+    for number, key in enumerate(["round1_no_prev_net_so_plain_CE", "round2_with_prev_net"], start=1):
+        client.moments = client.optimizer.state(client.flat.theta)
+        client.round(number)
+        oracle.close(client.parameters(), data["MOON"][key])

@@ -13,6 +13,7 @@ from fedlib.algorithms import (  # noqa: F401  (importing registers them)
     law,
     ldawa,
     lws,
+    moon,
     nova,
     prox,
     scaffold,
