@@ -147,11 +147,14 @@ class Round:
         """
         k, layers = len(self.ids), self.layout.layers
         gram, inner, square = (self.theta.new_zeros(len(layers), *s, dtype=torch.float64) for s in ((k, k), (k,), ()))
+        scratch = self.theta.new_empty(
+            k * BLOCK
+        )  # reused: a new block each time goes back to the system and costs more
         for i, layer in enumerate(layers):
             for start in range(layer.slice.start, layer.slice.stop, BLOCK):
                 block = slice(start, min(start + BLOCK, layer.slice.stop))
                 w = self.theta[block]
-                g = self.thetas[:, block] - w
+                g = torch.sub(self.thetas[:, block], w, out=scratch[: k * len(w)].view(k, -1))
                 gram[i] += g @ g.T
                 inner[i] += g @ w
                 square[i] += w @ w
