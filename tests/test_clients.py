@@ -1,6 +1,7 @@
 """Client-side methods on numbers worked out by hand, their limits, and their written losses."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -201,12 +202,116 @@ def test_moon_without_strength_is_fedavg_bit_for_bit():
     assert torch.equal(trained(first.replace(algorithm="moon")), trained(first)), "no previous model yet"
 
 
-@pytest.mark.parametrize("algorithm", ["feddyn", "feddyn(variant=authors)+lws", "scaffold", "moon+fednova"])
+def test_feduv_is_zero_where_the_paper_wants_it_and_survives_small_batches():
+    part = ALGORITHMS.make("feduv(variance=2.0, uniformity=4.0)")
+    # One-hot predictions of a balanced batch vary enough. Two pairs of points: distances^2 are 0, 0, 1, 1, 1, 1.
+    logits = 200 * torch.eye(4)
+    features = torch.tensor([[0.0], [0.0], [1.0], [1.0]], requires_grad=True)
+    loss = part.loss(None, Batch(None, torch.arange(4), features, logits))
+    close(loss.detach(), 4.0 * (2 + 4 * math.exp(-1)) / 6)
+    # Constant predictions lack 1/sqrt(4) of deviation; coinciding features have no kernel.
+    alike = torch.ones(3, 1, requires_grad=True)
+    loss = part.loss(None, Batch(None, torch.arange(3), alike, alike.expand(3, 4)))
+    close(loss.detach(), 2.0 * 0.5)
+    assert part.loss(None, Batch(None, torch.arange(1), features[:1], logits[:1])) is None
+
+
+def dw_client(omega: torch.Tensor) -> Client:
+    torch.manual_seed(0)
+    flat = FlatModel(build("feddw_cnn_mnist(bias=False)", (1, 16, 16), 3, seed=1))
+    flat.grad.zero_()
+    return Client(0, 1, flat.model, flat.layout, flat.theta, flat.grad, flat.theta.clone(), {}, {"omega": omega})
+
+
+@pytest.mark.parametrize("form", ["square", "linear"])
+def test_dw_gradient_is_autograd_of_the_written_loss(form):
+    omega = torch.tensor([[0.8, 0.1, 0.1], [0.3, 0.5, 0.2], [0.0, 0.4, 0.6]])
+    c, part = dw_client(omega), ALGORITHMS.make(f"dw(mu=0.7, form={form})")
+    part.begin(c)
+    part.epoch(c)
+    w0 = c.model.classifier.weight.detach().clone()
+    c.model.classifier.weight.data.mul_(3).add_(0.1)  # away from A_0
+    part.gradient(c)
+    w = c.model.classifier.weight.detach().clone().requires_grad_()
+    a, a0 = (torch.softmax(v @ v.T, 1) for v in (w, w0))
+    near = a if form == "square" else a0.T @ a + a.T @ a0 - a0.T @ a0
+    (expected,) = torch.autograd.grad(0.7 / 9 * (omega - near).square().sum(), w)
+    torch.testing.assert_close(c.model.classifier.weight.grad, expected)
+    assert c.grad.count_nonzero() == expected.numel(), "no other parameter is touched"
+
+
+def test_dw_linear_form_meets_the_printed_one_at_its_reference():
+    torch.manual_seed(1)
+    omega, a0 = torch.rand(3, 3).softmax(1), torch.rand(3, 3).softmax(1).requires_grad_()
+    a = a0.detach().clone().requires_grad_()
+    (printed,) = torch.autograd.grad((omega - a0.T @ a0).square().sum(), a0)
+    fixed = a0.detach()
+    (linear,) = torch.autograd.grad((omega - fixed.T @ a - a.T @ fixed + fixed.T @ fixed).square().sum(), a)
+    torch.testing.assert_close(linear, printed)
+
+
+def test_dw_server_by_hand():
+    # Class 0: two samples, class 1 nobody's: its row stays the identity's, then what the second round makes of it.
+    sums, counts = [torch.tensor([[0.6, 0.4], [0.0, 0.0]]), torch.tensor([[0.8, 0.2], [0.0, 0.0]])], [1.0, 0.0]
+    w = {"w": torch.zeros(1)}
+
+    def step(form, sums, counts, state=None):
+        uploads = {"soft_labels": sums, "class_counts": [torch.tensor(c) for c in counts]}
+        return fedlib.aggregate(form, w, [w] * len(sums), [1] * len(sums), uploads=uploads, state=state).state
+
+    memory = step("dw", sums, [counts, counts])
+    close(memory["dw"]["omega"], [[0.7, 0.3], [0.0, 1.0]])
+    second = [torch.tensor([[0.0, 0.0], [0.5, 1.5]])]
+    memory = step("dw", second, [[0.0, 2.0]], memory)
+    close(memory["dw"]["omega"], [[0.7, 0.3], [0.25, 0.75]])
+    # As released: all rounds so far, and half of the Omega before.
+    memory = step("dw(variant=released)", sums, [counts, counts])
+    close(memory["dw"]["omega"], [[0.85, 0.15], [0.0, 1.0]])
+    memory = step("dw(variant=released)", second, [[0.0, 2.0]], memory)
+    close(memory["dw"]["omega"], [[0.775, 0.225], [0.125, 0.875]])
+
+
+def test_dw_released_divides_mu_in_every_ninth_round():
+    c, part = dw_client(torch.eye(3)), ALGORITHMS.make("dw(mu=1.0, variant=released)")
+    strengths = []
+    for c.round in (1, 8, 9, 17, 18):
+        part.begin(c)
+        strengths.append(c.memo["mu"])
+    assert strengths == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+
+
+def test_dw_without_strength_is_fedavg_bit_for_bit():
+    spec = TINY.replace(model="feddw_cnn_mnist(bias=False)", subset=40, test_subset=20, participation=1.0, clients=2)
+    plain = trained(spec.replace(rounds=2))
+    assert torch.equal(trained(spec.replace(rounds=2, algorithm="dw(mu=0)")), plain)
+    assert not torch.equal(trained(spec.replace(rounds=2, algorithm="dw(mu=10)")), plain)
+
+
+def test_dw_sends_the_mean_soft_labels_of_the_trained_model():
+    c = dw_client(torch.eye(3))
+    c.data, c.classes = (torch.rand(5, 1, 16, 16), torch.tensor([0, 2, 2, 0, 2])), 3
+    ALGORITHMS.make("dw").end(c)
+    p = c.model.eval()(c.data[0]).softmax(1).detach()
+    expected = torch.stack([p[[0, 3]].sum(0), torch.zeros(3), p[[1, 2, 4]].sum(0)])
+    torch.testing.assert_close(c.uploads["soft_labels"], expected)
+    assert c.uploads["class_counts"].tolist() == [2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "feddyn",
+        "feddyn(variant=authors)+lws",
+        "scaffold",
+        "moon+fednova",
+        "moon+dw(mu=10)",
+        "dw(mu=10, variant=released)",
+    ],
+)
 def test_client_state_survives_a_stop(algorithm, tmp_path, monkeypatch):
-    """Partial participation, stopped after every round: the same numbers as without a stop."""
+    """Partial participation, stopped and taken up again: the same numbers as without a stop."""
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")
-    spec = TINY.replace(algorithm=algorithm, rounds=4)
-    assert Algorithm(spec.algorithm).locals, "a method with something to remember"
+    spec = TINY.replace(algorithm=algorithm, rounds=4, lr=0.1)
 
     class Stop(Exception):
         pass

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fedlib
-from fedlib.algorithms import Algorithm, Client
+from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client
+from fedlib.algorithms.dw import relations
 from fedlib.layout import FlatModel
 from fedlib.models.base import Net
 from fedlib.models.mlp import MLPNet
@@ -104,12 +105,14 @@ def head_client(data: dict, algorithm: str) -> Trainee:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-@pytest.mark.parametrize("algorithm, key", [("fedavg", "FedAvg"), ("fedprox(mu=0.01)", "FedProx_0.01")])
+@pytest.mark.parametrize(
+    "algorithm, key", [("fedavg", "FedAvg"), ("fedprox(mu=0.01)", "FedProx_0.01"), ("feduv", "FedUV")]
+)
 def test_oracle_feddw_baselines(name, algorithm, key):
     data = oracle.load(name)
     client = head_client(data, algorithm)
     client.round()
-    oracle.close(client.parameters(), data[key]["params"])
+    oracle.close(client.parameters(), data[key]["params"], tolerance=1e-5)  # FedProx's pull moves 2e-5
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -120,3 +123,60 @@ def test_oracle_moon(name):
         client.moments = client.optimizer.state(client.flat.theta)
         client.round(number)
         oracle.close(client.parameters(), data["MOON"][key])
+
+
+@pytest.mark.parametrize("name", oracle.files("feduv_reg*.json"))
+def test_oracle_feduv_term(name):
+    data = oracle.load(name)
+    logits, features = (oracle.tensor(data[key]).requires_grad_() for key in ("logits", "features"))
+    part = ALGORITHMS.make(f"feduv(variance={data['std_coeff']}, uniformity={data['unif_coeff']})")
+    loss = part.loss(None, Batch(None, torch.zeros(len(logits)), features, logits))
+    assert loss.item() == pytest.approx(data["loss"], abs=1e-5)
+    for mine, key in zip(torch.autograd.grad(loss, (logits, features)), ("logits", "features"), strict=True):
+        torch.testing.assert_close(mine, oracle.tensor(data[f"grad_{key}"]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("mu", [0.1, 10])
+def test_oracle_dw_client(name, mu):
+    data = oracle.load(name)
+    client, expected = head_client(data, f"dw(variant=released, mu={mu})"), data[f"FedDW_mu{mu}"]
+    sent = client.round(omega=oracle.tensor(data["inputs"]["Omega"])).uploads
+    oracle.close(client.parameters(), expected["params"])
+    sums = oracle.tensor(expected["local_distill_SUM_of_softmax_rows_per_class"])
+    torch.testing.assert_close(sent["soft_labels"], sums, rtol=1e-4, atol=1e-4)
+    assert sent["class_counts"].tolist() == list(expected["counts"].values())
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_oracle_dw_term(name):
+    data = oracle.load(name)
+    client, expected = head_client(data, "dw(mu=1.0)"), data["FedDW_regulariser_at_init"]
+    flat, omega = client.flat, oracle.tensor(data["inputs"]["Omega"])
+    flat.grad.zero_()
+    c = Client(0, 1, flat.model, flat.layout, flat.theta, flat.grad, client.anchor, {}, {"omega": omega}, classes=4)
+    part = ALGORITHMS.make("dw(mu=1.0)")
+    part.begin(c)
+    part.epoch(c)
+    part.gradient(c)
+    a = relations(flat.model.classifier.weight.detach())
+    torch.testing.assert_close(a, oracle.tensor(expected["CR_softmax_rows"]), rtol=1e-4, atol=1e-5)
+    assert float(F.mse_loss(a, omega)) == pytest.approx(expected["value_MSE_mean"], abs=1e-6)
+    theirs = oracle.tensor(expected["grad_wrt_fc3.weight"])
+    torch.testing.assert_close(flat.model.classifier.weight.grad, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", oracle.files("feddw_server_omega*.json"))
+def test_oracle_dw_server(name):
+    data, memory, w = oracle.load(name), {}, {"w": torch.zeros(1)}
+    for number, expected in enumerate(data["rounds"], start=1):
+        uploads = {
+            "soft_labels": [oracle.tensor(u["local_distill_sum"]) for u in expected["new_uploads"]],
+            "class_counts": [torch.tensor([float(n) for n in u["counts"].values()]) for u in expected["new_uploads"]],
+        }
+        cohort = len(expected["new_uploads"])
+        fedlib.aggregate(
+            "dw(variant=released)", w, [w] * cohort, [1] * cohort, state=memory, uploads=uploads, round=number
+        )
+        omega = oracle.tensor(expected["Omega_after"])
+        torch.testing.assert_close(memory["dw"]["omega"], omega, rtol=1e-4, atol=1e-5)

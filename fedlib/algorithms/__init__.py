@@ -6,6 +6,7 @@ from fedlib.algorithms import (  # noqa: F401  (importing registers them)
     decay,
     disco,
     distill,
+    dw,
     dyn,
     fedopt,
     gamma,
@@ -17,6 +18,7 @@ from fedlib.algorithms import (  # noqa: F401  (importing registers them)
     nova,
     prox,
     scaffold,
+    uv,
 )
 from fedlib.algorithms.base import ALGORITHMS, Algorithm, Batch, Client, Local, Round, Server, Weighting, register
 
