@@ -90,6 +90,7 @@ class Federation:
             client = Client(
                 k, number, flat.model, flat.layout, flat.theta, flat.grad, run["theta"], kept, run["broadcast"],
                 (x, y), self.classes, len(self.partition.indices[k]) / mean_size,
+                getattr(self.optimizer, "momentum", 0.0),
             )  # fmt: skip
             moments = self.moments
             if spec.keep_optimizer:

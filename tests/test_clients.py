@@ -136,30 +136,30 @@ def test_scaffold_is_option_two_for_plain_sgd():
 
 
 def test_fednova_by_hand():
-    def step(form, steps):
-        return fedlib.aggregate(form, *states([0.0]), states([4.0], [2.0]), [1, 3], uploads={"fednova": steps})
+    def step(carried, form="fednova"):
+        return fedlib.aggregate(form, *states([0.0]), states([4.0], [2.0]), [1, 3], uploads={"fednova": carried})
 
-    # tau_eff = 1/4 * 4 + 3/4 * 2 = 2.5; 2.5 * (1/4 * 4/4 + 3/4 * 2/2) = 2.5, where FedAvg has 2.5 too.
-    close(step("fednova", [4, 2]).state_dict["w"], [2.5])
     # tau_eff = 1/4 * 8 + 3/4 * 2 = 3.5; 3.5 * (1/4 * 4/8 + 3/4 * 2/2) = 3.0625.
-    close(step("fednova", [8, 2]).state_dict["w"], [3.0625])
-    close(step("fednova", [3, 3]).state_dict["w"], [2.5])  # equal steps: FedAvg
-    # Momentum 1/2: one step carries 1, two carry 1 + (1 + 1/2) = 2.5. tau_eff = 1/4 + 3/4 * 2.5 = 2.125.
-    result = step("fednova(momentum=0.5)", [1, 2])
-    assert result.factors["tau_eff"] == pytest.approx(2.125)
-    close(result.state_dict["w"], [2.125 * (0.25 * 4 / 1 + 0.75 * 2 / 2.5)])
-
-
-def test_fednova_counts_steps_and_wants_them():
-    part, c = ALGORITHMS.make("fednova"), client()
-    part.begin(c)
-    for _ in range(3):
-        part.gradient(c)
-    assert c.uploads["fednova"] == 3
+    result = step([8, 2])
+    assert result.factors["tau_eff"] == 3.5
+    close(result.state_dict["w"], [3.0625])
+    close(step([3, 3]).state_dict["w"], [2.5])  # equal steps: FedAvg
+    close(step([8, 2], "fednova+gamma(gamma=0.5)").state_dict["w"], [0.5 * 3.0625])
     with pytest.raises(FedlibError, match="needs 'fednova' of every client"):
-        fedlib.aggregate("fednova", *states([0.0]), states([1.0]), sizes=[1])
+        step([])
     with pytest.raises(FedlibError, match="per layer"):
-        fedlib.aggregate("fednova+ldawa", *states([1.0]), states([1.0]), sizes=[1], uploads={"fednova": [1]})
+        step([1, 1], "fednova+ldawa")
+
+
+def test_fednova_knows_how_far_steps_carry():
+    part = ALGORITHMS.make("fednova")
+    for momentum, expected in [(0.0, 3.0), (0.5, 1 + 1.5 + 1.75)]:  # a constant gradient of 1 over three steps
+        c = client(momentum=momentum)
+        part.begin(c)
+        for _ in range(3):
+            part.gradient(c)
+        part.end(c)
+        assert c.uploads["fednova"] == pytest.approx(expected)
 
 
 def test_fednova_with_equal_steps_is_fedavg():
@@ -295,6 +295,21 @@ def test_dw_sends_the_mean_soft_labels_of_the_trained_model():
     expected = torch.stack([p[[0, 3]].sum(0), torch.zeros(3), p[[1, 2, 4]].sum(0)])
     torch.testing.assert_close(c.uploads["soft_labels"], expected)
     assert c.uploads["class_counts"].tolist() == [2, 0, 3]
+
+
+def test_state_is_kept_for_the_clients_that_took_part_and_no_others():
+    """What 1,000 clients would hold is a multiple of this: one model's length each, once they have been drawn."""
+    spec = TINY.replace(clients=8, participation=0.25, algorithm="scaffold+feddyn")
+    fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
+    run = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone(), "clients": {}, "broadcast": {}}
+    drawn = set()
+    for number in (1, 2):
+        drawn |= set(fed.train_cohort(number, algorithm, run, {}).ids)
+        assert set(run["clients"]) == drawn
+    for kept in run["clients"].values():
+        assert {name: len(vector) for name, vector in kept.items()} == dict.fromkeys(
+            ("scaffold", "feddyn"), fed.flat.layout.size
+        )
 
 
 @pytest.mark.parametrize(

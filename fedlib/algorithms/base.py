@@ -39,6 +39,7 @@ class Client:
     data: tuple[Tensor, Tensor] | None = None  # the client's own samples (x, y)
     classes: int = 0
     relative_size: float = 1.0  # its samples over the mean of all clients
+    momentum: float = 0.0  # of its SGD
     memo: dict[str, Any] = field(default_factory=dict)  # lives for this round only
     uploads: dict[str, Any] = field(default_factory=dict)  # what goes to the server along with the model
     logs: dict[str, float] = field(default_factory=dict)

@@ -19,7 +19,8 @@ class FedDyn(Local, Server):
     ``authors`` (their code): alpha is divided by the client's size relative to the mean. ``released`` (FedLAW's
     code): the norm is not squared, clients count by size, also in h, and buffers come from the first client.
     The authors score the plain mean of the clients; here the model that is sent is scored, as FedLAW does.
-    Every client that ever took part keeps one vector as long as the model; alpha = 0 switches the method off.
+    Every client that ever took part keeps one vector as long as the model (1,000 clients with SimpleCNN: 0.5 GB);
+    alpha = 0 switches the method off.
     """
 
     alpha: float | None = None  # 0.01, or 0.001 as released

@@ -44,7 +44,8 @@ class Moon(Local):
         return self.strength() * -F.log_softmax(cosines / self.temperature, 1)[:, 0].mean()
 
     def end(self, c: Client) -> None:
-        c.state["moon"] = snapshot(c.model)
+        if self.strength():
+            c.state["moon"] = snapshot(c.model)
 
 
 class Extractor(nn.Module):
