@@ -13,7 +13,7 @@ from fedlib.errors import FedlibError
 @register("moon")
 class Moon(Local):
     """Local loss - mu log(e^(cos(z, z_g)/T) / (e^(cos(z, z_g)/T) + e^(cos(z, z_prev)/T))): features turn to the
-    global model's and away from those of the client's own model of its last round (Eqs. 3 and 4).
+    global model's and away from those of the client's own model of its last round.
 
     z are the penultimate features; the paper puts a projection head on them, FedDW's code (``released``, mu = 5) does
     not. The term is left out until a client has a previous model; a previous model equal to the global one would
