@@ -60,19 +60,26 @@ def detectable_effect(values, power: float = 0.8) -> float:
 def paired(scores: pd.DataFrame, metric: str, pairs, lower_is_better=False, censor: float | None = None) -> dict:
     """Differences ours - base per seed, over all (ours, base) pairs and all cells where both methods ran.
 
+    A method that is paired with several bases has to beat every one of them: the smallest difference counts.
     ``scores`` is indexed by method, seed and whatever else makes a cell. NaN means never reached: with ``censor``
     one such value of a pair counts as ``censor`` (the difference is then a lower bound); a pair without any value,
     or with a missing one where nothing is censored, stays NaN, and ``compare`` counts it as unmeasured.
     """
     methods, effects = set(scores.index.get_level_values("method")), {}
+    bases: dict = {}
     for ours, base in pairs:
-        if not {ours, base} <= methods:
-            continue
-        columns = {m: scores[metric].xs(m, level="method") for m in (ours, base)}
-        both = pd.concat(columns, axis=1, join="inner")  # the cells where both ran
-        if censor is not None:
-            both = both.fillna(censor).where(both.notna().any(axis=1))
-        differences = (both[base] - both[ours]) if lower_is_better else (both[ours] - both[base])
+        if {ours, base} <= methods:
+            bases.setdefault(ours, []).append(base)
+    for ours, against in bases.items():
+        columns = {m: scores[metric].xs(m, level="method") for m in (ours, *against)}
+        together = pd.concat(columns, axis=1, join="inner")  # the cells where all of them ran
+        gaps = []
+        for base in against:
+            both = together[[ours, base]]
+            if censor is not None:
+                both = both.fillna(censor).where(both.notna().any(axis=1))
+            gaps.append((both[base] - both[ours]) if lower_is_better else (both[ours] - both[base]))
+        differences = pd.concat(gaps, axis=1).min(axis=1, skipna=False)
         for seed, values in differences.groupby("seed"):
             effects.setdefault(int(seed), []).extend(values.tolist())
     return effects

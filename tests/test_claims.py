@@ -78,6 +78,12 @@ def test_pairs_are_formed_within_a_cell_and_a_seed():
     assert paired(frame(rows), "x", [("m", "absent")]) == {}
 
 
+def test_a_method_has_to_beat_every_base_it_is_paired_with():
+    rows = [("a", "m", 1, 5.0), ("a", "weak", 1, 1.0), ("a", "strong", 1, 6.0)]
+    assert paired(frame(rows), "x", [("m", "weak"), ("m", "strong")]) == {1: [-1.0]}
+    assert paired(frame(rows), "x", [("m", "weak"), ("strong", "m")]) == {1: [4.0, 1.0]}, "two methods, two cells"
+
+
 def test_never_reached_counts_one_past_the_end_only_against_a_run_that_did():
     never = math.nan
     rows = [("a", "m", 1, 10.0), ("a", "base", 1, never), ("b", "m", 1, never), ("b", "base", 1, never)]

@@ -55,9 +55,9 @@ def test_unknown_names_list_what_is_allowed():
 
 def test_differences_name_every_changed_setting_and_nothing_else():
     changed = paper.differences("fedlap", ["mnist", "cifar10"], "laptop").set_index(["panel", "setting"])
-    assert set(changed.index) == {("cifar10", s) for s in ("subset", "test_subset", "partition", "rounds")}
-    assert changed.loc[("cifar10", "rounds")].tolist() == [100, 60]
-    assert changed.loc[("cifar10", "subset")].tolist() == [40000, 10000]
+    assert set(changed.index) == {("cifar10", s) for s in ("model", "subset", "test_subset", "partition", "rounds")}
+    assert changed.loc[("cifar10", "rounds")].tolist() == [100, 50]
+    assert changed.loc[("cifar10", "subset")].tolist() == [40000, 5000]
     assert changed.loc[("cifar10", "test_subset")].tolist() == ["all", 2000]
     assert paper.differences("fedlap", ["mnist", "cifar10"], "paper").empty
 
