@@ -39,6 +39,8 @@ def start(tmp_path, environment):
         process = subprocess.Popen(
             [FEDLIB, *map(str, arguments)], cwd=tmp_path, env=environment | variables, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            # A shell starts background jobs with Ctrl-C ignored, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         processes.append(process)
         return process
