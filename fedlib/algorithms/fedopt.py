@@ -49,15 +49,12 @@ class Adaptive(Server):
         """lr, tau and where v starts."""
         return self.lr, self.tau, self.tau**2
 
-    def second(self, v: Tensor, square: Tensor) -> Tensor:
-        raise NotImplementedError
-
     def step(self, r: Round) -> Tensor:
         lr, tau, start = self.constants()
         delta = r.aggregate - r.theta
         m, v = r.state.get("m", torch.zeros_like(delta)), r.state.get("v", torch.full_like(delta, start))
         m = r.state["m"] = self.beta1 * m + (1 - self.beta1) * delta
-        v = r.state["v"] = self.second(v, delta.square())
+        v = r.state["v"] = self.second(v, delta.square())  # what tells the three methods apart
         return r.theta + lr * m / (v.sqrt() + tau)
 
 

@@ -11,12 +11,12 @@ MODELS = Registry("model")
 
 
 class Net(nn.Module):
-    """forward(x) = classifier(features(x)); methods that look at features or at the classifier rely on it."""
+    """forward(x) = classifier(features(x)); methods that look at features or at the classifier rely on it.
+
+    Every network brings its own ``features``.
+    """
 
     classifier: nn.Linear
-
-    def features(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.features(x))
