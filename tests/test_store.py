@@ -133,11 +133,12 @@ def test_a_measurement_is_a_record_too(tmp_path):
     from fedlib.engine import missing, run
     from fedlib.measures import Measure
 
-    measure = Measure("aggregation_time(model=lenet, shape=(1, 28, 28), clients=3, methods=('fedavg', 'lws'), turns=1)")
+    measure = Measure("aggregation_time(model=lenet, shape=(1, 28, 28), clients=3, methods=('fedavg', 'lws'), turns=2)")
     assert Measure(measure.text) == measure and measure.id != Measure("aggregation_time(model=lenet)").id
     with pytest.raises(FedlibError, match="Unknown measurement"):
         Measure("weather")
     store = Store(tmp_path)
     record = run({"a": measure}, jobs=1, store=store, progress=False)["a"]
     assert record.result["parameters"] == 28_938 and set(record.result["seconds"]) == {"fedavg", "lws"}
+    assert all(len(turns) == measure.rounds == 2 and min(turns) > 0 for turns in record.result["seconds"].values())
     assert store.get(measure.id).spec == measure and not missing([measure], store)
