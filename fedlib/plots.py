@@ -131,3 +131,27 @@ def partition_bubbles(counts: np.ndarray, class_names=None, title: str = "") -> 
     axis.set_yticks(range(classes), class_names or range(classes))
     axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     return figure
+
+
+def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | None = None) -> Figure:
+    """The paper's numbers beside ours: one panel per ``panel``, one line per ``row``, an open diamond for what was
+    ``reported``, a dot for what is found ``here`` (both may be missing), with an interval ``low`` to ``high``."""
+    groups = list(dict.fromkeys(frame["panel"]))
+    rows = list(dict.fromkeys(frame["row"]))
+    figure, axes = panels(len(groups), height=1.6 + 0.32 * len(rows), sharey=True)
+    for axis, group in zip(axes, groups, strict=True):
+        part = frame[frame["panel"] == group].set_index("row").reindex(rows)
+        y = np.arange(len(rows))
+        axis.hlines(y, part["reported"], part["here"], color=".8", linewidth=1.5, zorder=1)
+        if "low" in part:
+            axis.hlines(y, part["low"], part["high"], color=PALETTE[0], linewidth=2.2, alpha=0.6, zorder=2)
+        axis.scatter(part["here"], y, color=PALETTE[0], s=45, zorder=3, label="here")
+        look = {"facecolor": "white", "edgecolor": PALETTE[1], "linewidth": 1.8, "marker": "D", "s": 42}
+        axis.scatter(part["reported"], y, **look, zorder=3, label="reported")
+        if zero is not None:
+            axis.axvline(zero, color=".25", linewidth=1.2, zorder=1)
+        axis.set(title=group, xlabel=xlabel, xscale="log" if log else "linear", ylim=(len(rows) - 0.5, -0.5))
+        axis.set_yticks(y, rows)
+        axis.grid(axis="y", visible=False)
+    legend(figure, axes)
+    return figure
