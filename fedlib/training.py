@@ -36,7 +36,7 @@ def train(
             part.epoch(client)
         shuffled = torch.from_numpy(order.permutation(len(y))).to(y.device)
         xs, ys = gather(x, shuffled), y[shuffled]
-        for xb, yb in zip(xs.split(spec.batch_size), ys.split(spec.batch_size), strict=True):
+        for xb, yb, index in zip(*(t.split(spec.batch_size) for t in (xs, ys, shuffled)), strict=True):
             if closed_form:
                 total += closed_form(xb, yb)
             else:
@@ -46,7 +46,7 @@ def train(
                 loss = F.cross_entropy(logits, yb)
                 total += loss.detach()
                 for part in extra:
-                    if (term := part.loss(client, Batch(xb, yb, features, logits))) is not None:
+                    if (term := part.loss(client, Batch(xb, yb, features, logits, index))) is not None:
                         loss = loss + term
                 loss.backward()
             for part in edits:

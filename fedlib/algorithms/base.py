@@ -40,6 +40,7 @@ class Client:
     classes: int = 0
     relative_size: float = 1.0  # its samples over the mean of all clients
     momentum: float = 0.0  # of its SGD
+    context: dict[str, Any] = field(default_factory=dict)  # dataset, indices (its samples) and seed of the run
     memo: dict[str, Any] = field(default_factory=dict)  # lives for this round only
     uploads: dict[str, Any] = field(default_factory=dict)  # what goes to the server along with the model
     logs: dict[str, float] = field(default_factory=dict)
@@ -48,6 +49,15 @@ class Client:
     def log(self, name: str, value: float) -> None:
         """A number of this client and round; the record keeps its mean over the cohort."""
         self.logs[name] = float(value)
+
+    @torch.no_grad()
+    def features(self, batch: int = 1000) -> Tensor:
+        """What the model, in eval mode, makes of the client's own samples."""
+        training = self.model.training
+        self.model.eval()
+        z = torch.cat([self.model.features(x) for x in self.data[0].split(batch)])
+        self.model.train(training)
+        return z
 
 
 @dataclass
@@ -58,6 +68,7 @@ class Batch:
     y: Tensor
     features: Tensor
     logits: Tensor
+    index: Tensor | None = None  # which of the client's own samples these are
 
 
 class Local:
@@ -98,6 +109,10 @@ class Server:
 
     def step(self, r: "Round") -> Tensor:
         return r.aggregate
+
+    def evaluated(self, theta: Tensor, layout: Layout, state: dict[str, Any]) -> Tensor:
+        """The parameters to evaluate, where they are not those that are broadcast."""
+        return theta
 
 
 class Products(NamedTuple):
@@ -243,6 +258,12 @@ class Algorithm:
             r.state = memory.setdefault(part.name, {})
             r.aggregate = part.step(r)
         return r.aggregate, r.aggregate_buffers
+
+    def evaluated(self, theta: Tensor, layout: Layout, memory: dict[str, dict]) -> Tensor:
+        """What stands for the global ``theta`` in an evaluation."""
+        for part in self.servers:
+            theta = part.evaluated(theta, layout, memory.get(part.name, {}))
+        return theta
 
 
 def start_weights(kind: str, sizes: Tensor) -> Tensor:
