@@ -84,13 +84,25 @@ def _moved(old: Record, new: Record, exact: bool) -> str:
         return "other clients take part" if old.json["cohorts"] != new.json["cohorts"] else f"it ended in {new.error}"
     if exact and old.series.keys() != new.series.keys():
         return f"the series are {', '.join(new.series)} and were {', '.join(old.series)}"
-    shared = [n for n, number in enumerate(old.series.get("round", [])) if number in new.series.get("round", [])]
-    names = sorted(old.series) if exact else ["accuracy", "loss"]
-    for n in shared if exact else shared[:1]:
+    if not exact:
+        return _first_moved(old.series, new.series, ["accuracy", "loss"], 1, TOLERANCE)
+    moved = _first_moved(old.series, new.series, sorted(old.series))
+    for text, section in old.probes.items():
+        again = new.probes.get(text, section)
+        if section["revision"] == again["revision"]:  # else it is measured in another way now
+            moved = moved or _first_moved(section["series"], again["series"], sorted(section["series"]))
+    return moved
+
+
+def _first_moved(old: dict, new: dict, names: list[str], most: int | None = None, tolerance: float = 0.0) -> str:
+    """The first number that moved in the rounds both have, or in the ``most`` first of them, in words."""
+    places = {number: n for n, number in enumerate(new.get("round", []))}
+    shared = [(n, places[number]) for n, number in enumerate(old.get("round", [])) if number in places]
+    for n, m in shared[:most]:
         for name in names:
-            before, after = old.series[name][n], new.series[name][n]
-            if before != after if exact else abs(before - after) > TOLERANCE * max(1, abs(before)):
-                return f"{name} of round {old.series['round'][n]} was {before} and is {after}"
+            before, after = old[name][n], new[name][m] if name in new else None
+            if before != after if not tolerance else abs(before - after) > tolerance * max(1, abs(before)):
+                return f"{name} of round {old['round'][n]} was {before} and is {after}"
     return ""
 
 

@@ -30,8 +30,8 @@ def run(specs, jobs: int | None = None, store: Store | None = None, scale: str |
     todo = missing(wanted, store)
     if todo and os.environ.get("FEDLIB_TRAIN") == "0":
         raise FedlibError(
-            f"{len(todo)} of {len(wanted)} runs are not in {store.path} and FEDLIB_TRAIN=0 forbids training; "
-            "unset it to train them."
+            f"{len(todo)} of {len(wanted)} runs or their probes are not in {store.path} and FEDLIB_TRAIN=0 forbids "
+            "training; unset it to train them."
         )
     if todo:
         train_all(todo, jobs or int(os.environ.get("FEDLIB_JOBS", os.cpu_count() or 1)), store, progress)
@@ -41,23 +41,44 @@ def run(specs, jobs: int | None = None, store: Store | None = None, scale: str |
 
 
 def missing(specs, store: Store | None = None) -> list[RunSpec]:
-    """The distinct specs without a sound record, the longest first."""
+    """The distinct specs without a sound record that has their probes, the longest first."""
     store = store or default_store()
-    distinct = {spec.id: spec for spec in specs}
-    lacking = [spec for spec in distinct.values() if store.find(spec.id) is None]
+    distinct: dict = {}
+    for spec in specs:
+        twin = distinct.setdefault(spec.id, spec)
+        distinct[spec.id] = twin.also(spec.probes) if spec.probes else twin
+    lacking = [spec for spec in distinct.values() if (record := store.find(spec.id)) is None or not record.has(spec)]
     return sorted(lacking, key=estimate, reverse=True)
 
 
 def run_one(spec: RunSpec, store: Store, on_round=None) -> Record:
-    """One run through the store: read if there, else resumed or started, under the lock of its id."""
+    """One run through the store: read if there, else resumed or started, under the lock of its id.
+
+    A record that lacks a probe is run again with all it ever had; the numbers it had must come out again.
+    """
     with store.lock(spec.id):
-        if record := store.find(spec.id):  # another process was faster
-            return record
+        before = store.find(spec.id)
+        if before and before.has(spec):  # another process was faster
+            return before
+        if before:
+            spec = spec.also(before.spec.probes)
         checkpoint = store.checkpoint(spec.id)
         record = spec.perform(checkpoint, on_round)
+        if before:
+            same_numbers(before, record)
         store.put(record)
         checkpoint.clear()
     return record
+
+
+def same_numbers(before: Record, record: Record) -> None:
+    from fedlib.audit import compare  # late: audits run the engine
+
+    if moved := compare(before, record).moved:
+        raise FedlibError(
+            f"{record.id}.json was run again to measure {record.spec.probes}, but the numbers moved: {moved}. The old "
+            "record was kept; delete it if the new numbers are right."
+        )
 
 
 def train_all(todo: list[RunSpec], jobs: int, store: Store, progress: bool) -> None:
@@ -137,7 +158,18 @@ def estimate(spec: RunSpec | Measure) -> float:
     samples *= 1 - spec.stragglers * (spec.local_epochs - 1) / (2 * spec.local_epochs)
     tests = (spec.test_subset or test_size) / spec.eval_every / 3  # a forward pass is a third of a step
     step, sample = model_cost(spec)
-    return spec.rounds * (samples * (sample + step / spec.batch_size) + tests * sample)
+    seconds = spec.rounds * (samples * (sample + step / spec.batch_size) + tests * sample)
+    return seconds + probes_work(spec, spec.subset or train_size, spec.test_subset or test_size) * sample
+
+
+def probes_work(spec: RunSpec, train_size: int, test_size: int) -> float:
+    """What all measurements of a run's probes take, in training samples."""
+    if spec.probes is None:
+        return 0.0
+    from fedlib.probes import parts
+
+    times = {p: sum(p.due(n, spec.rounds) for n in range(1, spec.rounds + 1)) for p in parts(spec.probes)}
+    return sum(count * p.work(spec, train_size, test_size) for p, count in times.items())
 
 
 def model_cost(spec: RunSpec) -> tuple[float, float]:

@@ -20,6 +20,7 @@ class Measure:
     """One measurement in its written form."""
 
     text: str
+    probes = None  # those are for runs
 
     def __post_init__(self):
         object.__setattr__(self, "text", written(MEASURES.make(self.text)))

@@ -16,6 +16,7 @@ from fedlib.errors import Diverged, FedlibError
 from fedlib.layout import FlatModel, gather
 from fedlib.models import build
 from fedlib.optimizers import OPTIMIZERS
+from fedlib.probes import observe, sections
 from fedlib.random import stream
 from fedlib.spec import RunSpec
 from fedlib.store import Record
@@ -68,7 +69,7 @@ class Federation:
         self.x, self.y = resident(data.x_train), torch.from_numpy(labels).to(device())
         self.x_test, self.y_test = resident(data.x_test[test]), data.y_test[test].to(device())
         self.proxy = None if held is None else (resident(data.x_test[held]), data.y_test[held].to(device()))
-        self.data, self.classes = data, data.classes
+        self.classes = data.classes
         self.spec, self.optimizer = spec, OPTIMIZERS.make(spec.optimizer)
         self.moments = self.optimizer.state(self.flat.theta)
 
@@ -91,7 +92,6 @@ class Federation:
                 k, number, flat.model, flat.layout, flat.theta, flat.grad, run["theta"], kept, run["broadcast"],
                 (x, y), self.classes, len(self.partition.indices[k]) / mean_size,
                 getattr(self.optimizer, "momentum", 0.0),
-                {"dataset": self.data, "indices": self.indices[k], "seed": spec.seed},
             )  # fmt: skip
             moments = self.moments
             if spec.keep_optimizer:
@@ -112,7 +112,7 @@ class Federation:
         sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
         context = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test), "seed": spec.seed}
         context["counts"] = torch.from_numpy(self.partition.counts[ids])  # samples of every class, per client
-        context |= {"samples": int(self.partition.counts.sum()), "clients": spec.clients, "dataset": self.data}
+        context |= {"samples": int(self.partition.counts.sum()), "clients": spec.clients}
         return Round(
             flat.layout, run["theta"], run["buffers"], thetas, buffers, sizes, ids, number, spec.server_lr, context,
             uploads, run["broadcast"],
@@ -153,9 +153,10 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
         "clients": {},  # the same for every client that ever took part
         "broadcast": {},  # what the server sends along with the model
         "series": {},
+        "probes": sections(spec.probes),
         "seconds": 0.0,
     }
-    if checkpoint and (saved := checkpoint.load(device())):
+    if checkpoint and (saved := checkpoint.load(device())) and run["probes"].keys() <= saved.get("probes", {}).keys():
         run.update(saved)
         on_round(run["round"])
     before, error = run["seconds"], None
@@ -168,9 +169,10 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
                 logs.update(r.logs)
                 if not bool(torch.isfinite(run["theta"].sum())):
                     raise Diverged(f"The aggregate of round {number} is not finite.", number, None)
+                for found in observe(fed, r, run["probes"]):
+                    append(*found)
             if number % spec.eval_every == 0 or number == spec.rounds:
-                theta = algorithm.evaluated(run["theta"], fed.flat.layout, run["server"])
-                logs.update(round=number, **fed.evaluate(theta, run["buffers"]))
+                logs.update(round=number, **fed.evaluate(run["theta"], run["buffers"]))
                 append(run["series"], logs)
             run["seconds"] = before + time.perf_counter() - began
             on_round(number)
@@ -178,7 +180,8 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
                 checkpoint.save(**run)
     except Diverged as stop:
         error = {"round": stop.round, "client": stop.client, "message": str(stop)}
-    return Record.of_run(spec, run["series"], fed.partition, cohorts(spec), environment(), run["seconds"], error)
+    measured = spec, run["series"], fed.partition, cohorts(spec), environment(), run["seconds"], error, run["probes"]
+    return Record.of_run(*measured)
 
 
 def append(series: dict[str, list], logs: dict) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -38,6 +38,7 @@ class RunSpec:
     server_lr: float = 1.0  # step along the averaged update
     eval_every: int = 1
     seed: int = 0
+    probes: str | None = field(default=None, compare=False)  # measured besides, such as spread+balance; not in the id
 
     def __post_init__(self):
         for f in dataclasses.fields(self):
@@ -55,6 +56,12 @@ class RunSpec:
         self._check_ranges()
         if self.proxy is None and (learning := [p.name for p in algorithm.servers if p.needs_proxy]):
             raise FedlibError(f"{learning[0]} learns from data on the server: set proxy, such as balanced(size=200).")
+        if self.probes is not None:
+            from fedlib.probes import canonical, parts
+
+            object.__setattr__(self, "probes", canonical(self.probes))
+            for probe in parts(self.probes):
+                probe.check(self)
 
     def _check_ranges(self):
         for name in ("clients", "rounds", "local_epochs", "batch_size", "eval_every"):
@@ -85,11 +92,14 @@ class RunSpec:
     def replace(self, **changes) -> "RunSpec":
         return dataclasses.replace(self, **changes)
 
+    def also(self, probes: str | None) -> "RunSpec":
+        """The same run with these probes too."""
+        return self.replace(probes="+".join(filter(None, (self.probes, probes)))) if probes else self
+
     def to_json(self) -> dict:
         """The fields that differ from their defaults; defaults never change, so old ids stay valid."""
-        return {
-            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default
-        }
+        fields = [f for f in dataclasses.fields(self) if f.compare]  # probes decide no number
+        return {f.name: getattr(self, f.name) for f in fields if getattr(self, f.name) != f.default}
 
     @classmethod
     def from_json(cls, fields: dict) -> "RunSpec":

@@ -16,6 +16,7 @@ from filelock import FileLock
 
 from fedlib.errors import FedlibError
 from fedlib.measures import Measure
+from fedlib.registry import choose
 from fedlib.spec import RunSpec
 
 FORMAT = 1
@@ -30,7 +31,7 @@ class Record:
     json: dict
 
     @classmethod
-    def of_run(cls, spec, series, partition, cohorts, environment, seconds, error=None) -> "Record":
+    def of_run(cls, spec, series, partition, cohorts, environment, seconds, error=None, probes=None) -> "Record":
         body = {
             "format": FORMAT,
             "id": spec.id,
@@ -44,7 +45,7 @@ class Record:
             "cohorts": cohorts,
             "environment": environment,
             "seconds": round(seconds, 1),
-        }
+        } | ({"probes": probes} if probes else {})
         return cls({**body, "checksum": checksum(body)})
 
     @classmethod
@@ -83,10 +84,31 @@ class Record:
 
     @cached_property
     def spec(self) -> "RunSpec | Measure":
-        """What made it: a run or a measurement."""
+        """What made it: a run, with the probes it had, or a measurement."""
         if "measurement" in self.json:
             return Measure(self.json["measurement"])
-        return RunSpec.from_json(self.json["spec"])
+        return RunSpec.from_json(self.json["spec"]).also("+".join(self.probes))
+
+    @property
+    def probes(self) -> dict[str, dict]:
+        """What each probe found, by its written form: ``{"revision": 1, "series": {"round": [...], ...}}``."""
+        return self.json.get("probes", {})
+
+    def has(self, spec: "RunSpec | Measure") -> bool:
+        """Whether it holds everything that ``spec`` asks of this run, measured as it is measured today."""
+        if spec.probes is None:
+            return True
+        from fedlib.probes import sections
+
+        wanted = sections(spec.probes)
+        return all(self.probes.get(text, {}).get("revision") == one["revision"] for text, one in wanted.items())
+
+    def probe(self, text: str) -> dict[str, list]:
+        """One probe's series, such as ``record.probe("spread")["tau"]``, with its own ``round``."""
+        from fedlib.probes import canonical
+
+        choose(f"probe in {self.id}", canonical(text), self.probes or ("none",))
+        return self.probes[canonical(text)]["series"]
 
     @property
     def result(self) -> dict:

@@ -1,0 +1,125 @@
+"""What the classifier knows of the classes: its rows, their relations, and where features lie (FedDW)."""
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from fedlib.algorithms import Client, Round
+from fedlib.algorithms.dw import relations, soft_labels
+from fedlib.errors import FedlibError
+from fedlib.layout import gather
+from fedlib.probes.base import PROBES, Probe, by_id, cosines, draw, put, short
+from fedlib.random import stream
+
+
+@PROBES.register("class_norms")
+class ClassNorms(Probe):
+    """Rank correlation of a client's class shares with the norms of its classifier's rows (FedDW Fig. 4).
+
+    ``norms`` (as shares of their sum) and ``shares`` are kept for the first clients. A client that starts from a
+    fresh model is a centralised training on its own mix of classes: round 1 of a long one repeats the experiment.
+    """
+
+    keep: int = 3  # clients whose norms and shares are kept: the paper draws three
+
+    def measure(self, fed, r: Round) -> dict:
+        rows, (counts,) = by_id(r), r.need("counts")
+        norms = r.layout.classifier.entries[0].view(r.thetas)[rows].norm(dim=2).double().cpu().numpy()
+        mix = np.asarray(counts, float)[rows]
+        norms, mix = norms / norms.sum(1, keepdims=True), mix / mix.sum(1, keepdims=True)
+        found = {"correlation": short([rank_correlation(s, n) for s, n in zip(mix, norms, strict=True)])}
+        return found | {"norms": short(norms[: self.keep]), "shares": short(mix[: self.keep])}
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Spearman's; NaN where one does not vary."""
+    return float(spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else float("nan")
+
+
+@PROBES.register("relations")
+class Relations(Probe):
+    """FedDW's two matrices: SL, the clients' soft labels by class, and CR = w w^T of the new classifier (Fig. 8).
+
+    ``frobenius`` is ||SL - softmax(CR)||_F; ``similarity`` the correlation of the two off the diagonal.
+    """
+
+    matrices: bool = True  # keep SL and softmax(CR) themselves
+
+    def check(self, spec) -> None:
+        from fedlib.data import DATASETS
+
+        classes = len(DATASETS.make(spec.dataset).class_names)
+        if self.matrices and classes > 20:
+            raise FedlibError(
+                f"Matrices of {classes} classes are too large for a record; take relations(matrices=False)."
+            )
+
+    def work(self, spec, train: int, test: int) -> float:
+        return train * spec.cohort / spec.clients / 3
+
+    def measure(self, fed, r: Round) -> dict:
+        sl = self.soft_labels(fed, r)
+        cr = relations(r.layout.classifier.entries[0].view(r.aggregate))
+        off = ~torch.eye(len(sl), dtype=torch.bool, device=sl.device)
+        similarity = float(torch.corrcoef(torch.stack([sl[off], cr[off]]))[0, 1])
+        found = {"frobenius": float((sl - cr).norm()), "similarity": similarity}
+        return found | ({"SL": short(sl), "CR": short(cr)} if self.matrices else {})
+
+    def soft_labels(self, fed, r: Round) -> Tensor:
+        """Eq. 7: over the clients' trained models, each on its own data; a class that nobody holds is itself."""
+        flat, sums, counts = fed.flat, 0.0, 0.0
+        for k, theta, buffers in zip(r.ids, r.thetas, r.client_buffers, strict=True):
+            put(fed, theta, buffers)
+            data = gather(fed.x, fed.indices[k]), fed.y[fed.indices[k]]
+            mine, held = soft_labels(
+                Client(
+                    k, r.number, flat.model, flat.layout, flat.theta, flat.grad, r.theta, data=data, classes=fed.classes
+                )
+            )
+            sums, counts = sums + mine, counts + held
+        return torch.where(counts[:, None] > 0, sums / counts[:, None].clamp(min=1), torch.eye(len(counts)).to(sums))
+
+
+@PROBES.register("tsne")
+class Tsne(Probe):
+    """A t-SNE map of test features and of the classifier's rows, all of unit length (FedDW Fig. 5).
+
+    ``own`` is the share of classes whose row points to the mean feature of that class more than to any other's.
+    """
+
+    samples: int = 500
+    perplexity: float = 30.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 < self.perplexity < self.samples:
+            raise FedlibError("tsne(…) needs more samples than its perplexity, which is positive.")
+
+    def work(self, spec, train: int, test: int) -> float:
+        return self.samples
+
+    @torch.no_grad()
+    def measure(self, fed, r: Round) -> dict:
+        from sklearn.manifold import TSNE
+
+        x, y = draw(fed, "tsne", self.samples, "test")
+        put(fed, r.aggregate, r.aggregate_buffers)
+        features = torch.nn.functional.normalize(fed.flat.model.eval().features(x).double())
+        rows = torch.nn.functional.normalize(r.layout.classifier.entries[0].view(r.aggregate).double())
+        seed = int(stream(fed.spec.seed, "probe tsne").integers(2**31))
+        points = torch.cat([features, rows]).cpu().numpy()
+        places = TSNE(init="pca", perplexity=self.perplexity, random_state=seed).fit_transform(points)
+        return {
+            "own": own(features, y, rows),
+            "points": np.round(places[: len(y)].astype(float), 1).tolist(),
+            "labels": y.tolist(),
+            "rows": np.round(places[len(y) :].astype(float), 1).tolist(),
+        }
+
+
+def own(features: Tensor, y: Tensor, rows: Tensor) -> float:
+    """Share of the classes present in y whose row has the nearest class mean (by cosine) of its own class."""
+    present = y.unique()
+    means = torch.stack([features[y == c].mean(0) for c in present])
+    return float((cosines(rows[present], means).argmax(1) == torch.arange(len(present)).to(y)).double().mean())

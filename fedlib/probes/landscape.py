@@ -1,0 +1,156 @@
+"""The global model a round ends with: how its weights are distributed and how its loss changes around it."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor
+
+from fedlib.algorithms import Round
+from fedlib.errors import FedlibError
+from fedlib.layout import FlatModel
+from fedlib.probes.base import PROBES, Probe, by_id, draw, put, short
+from fedlib.random import stream
+from fedlib.training import evaluate
+
+
+@PROBES.register("histogram")
+class Histogram(Probe):
+    """The new model's parameters in equal bins, and the share of them near zero (FedLWS Fig. 3, FedLAW Fig. 4)."""
+
+    bins: int = 61
+    limit: float = 0.3  # bins cover [-limit, limit]; what lies beyond counts in the outermost
+    near: float = 0.01  # |w| below this is near zero; the papers name no threshold
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not (self.bins > 1 and self.limit > 0 and self.near > 0):
+            raise FedlibError("histogram(…) needs two bins or more and a positive limit and threshold.")
+
+    def measure(self, fed, r: Round) -> dict:
+        w = r.aggregate
+        counts = torch.histc(w.clamp(-self.limit, self.limit), self.bins, -self.limit, self.limit)
+        return {"counts": counts.long().tolist(), "near_zero": float((w.abs() < self.near).double().mean())}
+
+
+@PROBES.register("rescaling")
+class Rescaling(Probe):
+    """The loss of the new model times each factor (FedLAW Fig. 4, left)."""
+
+    factors: tuple = (0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2)
+    samples: int | None = None  # None is all
+    on: Literal["test", "train"] = "test"
+
+    def work(self, spec, train: int, test: int) -> float:
+        return len(self.factors) * (self.samples or (test if self.on == "test" else train)) / 3
+
+    def measure(self, fed, r: Round) -> dict:
+        loss = loss_at(fed, r, *draw(fed, "rescaling", self.samples, self.on))
+        return {"loss": short([loss(factor * r.aggregate) for factor in self.factors])}
+
+
+@PROBES.register("hessian")
+class Hessian(Probe):
+    """The largest eigenvalues of the loss's Hessian, and the loss along the first eigenvector (FedLAW Figs. 4, 10).
+
+    By Lanczos' method (ARPACK) with Hessian-vector products, on one fixed batch, BatchNorm and dropout as in
+    evaluation. ``loss`` is that of w + distance * v_1, ||v_1|| = 1; the sign of v_1 is arbitrary.
+    """
+
+    top: int = 5
+    samples: int = 200
+    along: tuple = ()  # distances, such as (-1.0, -0.5, 0.0, 0.5, 1.0)
+    on: Literal["train", "test"] = "train"
+    precision: float = 0.001  # of the eigenvalues, relative
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.top < 1 or self.samples < 1 or not self.precision > 0:
+            raise FedlibError("hessian(…) needs top and samples of at least 1 and a positive precision.")
+
+    def work(self, spec, train: int, test: int) -> float:
+        return 6 * (4 * self.top + 20) * self.samples  # a product is two backward passes; second order costs double
+
+    def measure(self, fed, r: Round) -> dict:
+        x, y = draw(fed, "hessian", self.samples, self.on)
+        put(fed, r.aggregate, r.aggregate_buffers)
+        start = stream(fed.spec.seed, "probe hessian", r.number).standard_normal(r.layout.size)
+        values, vectors = top_eigen(hessian_product(fed.flat, x, y), start, self.top, self.precision)
+        found = {"eigenvalues": short(values), "ratio": float(values[0] / values[-1])}
+        if self.along:
+            loss, v = loss_at(fed, r, x, y), torch.from_numpy(vectors[:, 0]).to(r.aggregate)
+            found["loss"] = short([loss(r.aggregate + distance * v) for distance in self.along])
+        return found
+
+
+def hessian_product(flat: FlatModel, x: Tensor, y: Tensor) -> Callable[[np.ndarray], np.ndarray]:
+    """v -> H v for the cross-entropy of ``flat`` on (x, y): the gradient of <gradient, v>."""
+    flat.model.eval()
+    named, entries = dict(flat.model.named_parameters()), flat.layout.parameters
+    weights = [named[e.name] for e in entries]
+    gradient = torch.autograd.grad(F.cross_entropy(flat.model(x), y), weights, create_graph=True)
+
+    def product(v: np.ndarray) -> np.ndarray:
+        v = torch.from_numpy(np.ravel(v)).to(flat.theta)
+        parts = [e.view(v) for e in entries]
+        second = torch.autograd.grad(gradient, weights, parts, retain_graph=True, materialize_grads=True)
+        return torch.cat([e.flat(h) for e, h in zip(entries, second, strict=True)]).double().cpu().numpy()
+
+    return product
+
+
+def top_eigen(product, start: np.ndarray, top: int, precision: float) -> tuple[np.ndarray, np.ndarray]:
+    """The ``top`` algebraically largest eigenvalues, the largest first, with their vectors as columns."""
+    operator = LinearOperator((len(start), len(start)), matvec=product, dtype=np.float64)
+    values, vectors = eigsh(operator, k=top, which="LA", v0=start, tol=precision)
+    order = np.argsort(values)[::-1]
+    return values[order], vectors[:, order]
+
+
+@PROBES.register("simplex")
+class Simplex(Probe):
+    """The test loss of every mixture of three clients' models, and the best mixture (FedLAW Fig. 12).
+
+    ``loss`` follows ``mixtures(steps)``, clients by id; buffers are mixed alike.
+    """
+
+    steps: int = 10  # per side of the triangle
+    samples: int | None = 1000
+    landscape: bool = True  # False keeps the best mixture only, for every round of a long run
+
+    def check(self, spec) -> None:
+        if spec.cohort != 3:
+            raise FedlibError(f"The probe simplex is for three clients in every round; got {spec.cohort}.")
+
+    def work(self, spec, train: int, test: int) -> float:
+        return len(mixtures(self.steps)) * min(self.samples or test, test) / 3
+
+    def measure(self, fed, r: Round) -> dict:
+        if len(r.ids) != 3:  # one of them holds no data
+            return {}
+        rows, grid = by_id(r), torch.from_numpy(mixtures(self.steps)).to(r.thetas)
+        data = draw(fed, "simplex", self.samples, "test")
+        losses = []
+        for lam in grid:
+            put(fed, lam @ r.thetas[rows], lam @ r.client_buffers[rows])
+            losses.append(evaluate(fed.flat.model, *data)[1])
+        found = {"best": short(grid[int(np.argmin(losses))])}
+        return found | ({"loss": short(losses)} if self.landscape else {})
+
+
+def mixtures(steps: int) -> np.ndarray:
+    """All (a, b, c) of multiples of 1/steps that sum to one, a rising first, then b."""
+    return np.array([(a, b, steps - a - b) for a in range(steps + 1) for b in range(steps + 1 - a)]) / steps
+
+
+def loss_at(fed, r: Round, x: Tensor, y: Tensor) -> Callable[[Tensor], float]:
+    """The loss on (x, y) as a function of the parameters, with the new model's buffers."""
+
+    def loss(theta: Tensor) -> float:
+        put(fed, theta, r.aggregate_buffers)
+        return evaluate(fed.flat.model, x, y)[1]
+
+    return loss

@@ -1,0 +1,220 @@
+"""What the clients' updates g_k = w_k - w_g say of each other, of the average and of the data."""
+
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.spatial.distance import squareform
+from torch import Tensor
+
+from fedlib.algorithms import Client, Round
+from fedlib.algorithms.lap import neurons
+from fedlib.algorithms.lws import spread
+from fedlib.errors import Diverged, FedlibError
+from fedlib.layout import gather
+from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, put, shares, short
+from fedlib.training import train
+
+
+@PROBES.register("spread")
+class Spread(Probe):
+    """tau, how far the clients' updates are from their mean: mean_k ||g_k - g_mean|| (FedLWS Eq. 4)."""
+
+    every: int | None = 1
+
+    def measure(self, fed, r: Round) -> dict:
+        return {"tau": float(spread(r.thetas).mean())}  # the global model cancels in g_k - g_mean
+
+
+@PROBES.register("balance")
+class Balance(Probe):
+    """The two terms of a shrunk average, w - (1 - gamma) w + gamma eta g, and their ratio (FedLWS Eqs. 3, 5).
+
+    ``step`` is ||gamma eta g||, ``shrink`` is ||(1 - gamma) w||, with every layer's own gamma; r_lws = shrink / step,
+    and FedLAW's r_law is its reciprocal. gamma is read off the vectors: what part of the average the new model is.
+    """
+
+    every: int | None = 1
+
+    def measure(self, fed, r: Round) -> dict:
+        merged, step, shrink, along, square = averaged(r), 0.0, 0.0, 0.0, 0.0
+        for layer in r.layout.layers:
+            new, old, mean = (v[layer.slice].double() for v in (r.aggregate, r.theta, merged))
+            dot, norm = float(new @ mean), float(mean @ mean)
+            gamma = dot / norm if norm > 0 else 1.0
+            step += gamma**2 * float((mean - old).square().sum())
+            shrink += (1 - gamma) ** 2 * float(old @ old)
+            along, square = along + dot, square + norm
+        step, shrink = step**0.5, shrink**0.5
+        return {
+            "gamma": along / square if square > 0 else 1.0,
+            "norm": float(r.theta.norm()),
+            "step": step,
+            "shrink": shrink,
+            "r_lws": shrink / step if step > 0 else float("nan"),
+            "r_law": step / shrink if shrink > 0 else float("nan"),
+        }
+
+
+@PROBES.register("cosines")
+class Cosines(Probe):
+    """1 - cos between the updates (or the models) of any two clients (FedLWS Fig. 5, FedAWA Fig. 2).
+
+    ``distance`` is condensed: scipy's ``squareform`` makes it the matrix, rows in the order of ``clients``.
+    """
+
+    of: Literal["updates", "models"] = "updates"
+
+    def measure(self, fed, r: Round) -> dict:
+        rows = by_id(r)
+        distance = (1 - pairs(r, self.of)[rows][:, rows]).clamp(0, 2).fill_diagonal_(0)
+        return {"clients": [r.ids[k] for k in rows], "distance": short(squareform(distance.numpy(), checks=False))}
+
+
+def pairs(r: Round, of: str = "updates") -> Tensor:
+    """cos of every pair of clients, from the round's inner products."""
+    p = r.products.model()
+    gram, inner, square = p.gram[0].cpu(), p.inner[0].cpu(), p.square[0].cpu()
+    if of == "models":  # <w_i, w_j> with w_i = w_g + g_i
+        gram = gram + inner[:, None] + inner + square
+    norms = gram.diagonal().clamp(min=0).sqrt()
+    norms = norms[:, None] * norms
+    return torch.where(norms > 0, gram / norms, 0.0)
+
+
+@PROBES.register("coherence")
+class Coherence(Probe):
+    """Do the clients pull the same way: (1/m) sum_{i != j} lambda_i lambda_j cos(g_i, g_j) (FedLAW Def. 5.1).
+
+    ``cosine`` is the plain mean over pairs. A group of clients, such as (0, 9), counts as a cohort of its own.
+    """
+
+    every: int | None = 1
+    groups: tuple = ()  # first and last id of each, such as ((0, 9), (10, 19)) in Figure 5
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not all(isinstance(g, tuple) and len(g) == 2 and g[0] < g[1] for g in self.groups):
+            raise FedlibError(f"coherence(groups=…) are pairs of ids, such as ((0, 9), (10, 19)); got {self.groups}.")
+
+    def measure(self, fed, r: Round) -> dict:
+        cos, lam = pairs(r).fill_diagonal_(0), shares(r).cpu()
+        found = {"coherence": {"cohort": coherence(cos, lam)}, "cosine": {"cohort": mean_cosine(cos)}}
+        for first, last in self.groups:
+            rows = [i for i, k in enumerate(r.ids) if first <= k <= last]
+            if len(rows) > 1:
+                inside, weights = cos[rows][:, rows], lam[rows]
+                found["coherence"][f"{first}-{last}"] = coherence(inside, weights / weights.sum())
+                found["cosine"][f"{first}-{last}"] = mean_cosine(inside)
+        return found
+
+
+def coherence(cos: Tensor, lam: Tensor) -> float:
+    """With zeros on the diagonal."""
+    return float(lam @ cos @ lam) / len(lam)
+
+
+def mean_cosine(cos: Tensor) -> float:
+    return float(cos.sum()) / max(len(cos) * (len(cos) - 1), 1)
+
+
+@PROBES.register("weights")
+class Weights(Probe):
+    """lambda of every client by id, 0 for those who did not take part; whatever the method (FedAWA Fig. 7)."""
+
+    every: int | None = 1
+
+    def measure(self, fed, r: Round) -> dict:
+        lam = [0.0] * r.clients
+        for k, value in zip(r.ids, shares(r).tolist(), strict=True):
+            lam[k] = round(value, 4)
+        return {"lambda": lam}
+
+
+@PROBES.register("heterogeneity")
+class Heterogeneity(Probe):
+    """How close a cohort's classes, weighted by lambda, come to those of all data (FedLAW Def. 5.2, Fig. 7).
+
+    The paper leaves the similarity open; here it is the overlap sum_c min(p_c, q_c), which is 1 for equal shares.
+    ``entropy`` of the cohort's classes is 1 where all have the same share.
+    """
+
+    every: int | None = 1
+    classes: bool = False  # keep the cohort's class shares themselves
+
+    def measure(self, fed, r: Round) -> dict:
+        (counts,) = r.need("counts")
+        p = mixture(np.asarray(counts, float), shares(r).cpu().numpy())
+        q = fed.partition.counts.sum(0) / fed.partition.counts.sum()
+        found = {"similarity": float(np.minimum(p, q).sum()), "entropy": entropy(p)}
+        return found | ({"classes": short(p)} if self.classes else {})
+
+
+def mixture(counts: np.ndarray, lam: np.ndarray) -> np.ndarray:
+    """sum_k lambda_k D_k, with D_k the class shares of client k."""
+    return lam @ (counts / counts.sum(1, keepdims=True))
+
+
+def entropy(p: np.ndarray) -> float:
+    """In units of log C; 0 log 0 is 0."""
+    some = p[p > 0]
+    return float(-(some * np.log(some)).sum() / np.log(len(p)))
+
+
+@PROBES.register("ideal")
+class Ideal(Probe):
+    """Distance of updates to the ideal vector: the step of the same model trained on all data (FedAWA Fig. 3).
+
+    ``clients`` by id, ``merged`` averages them by size, ``aggregate`` is the method's own step.
+    """
+
+    epochs: int = 1  # over all clients' data, with the clients' optimiser, learning rate and batches
+    metric: Literal["cosine", "euclidean"] = "cosine"  # 1 - cos; the paper names none
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.epochs < 1:
+            raise FedlibError(f"ideal(epochs=…) is at least 1; got {self.epochs}.")
+
+    def work(self, spec, train: int, test: int) -> float:
+        return self.epochs * train
+
+    def measure(self, fed, r: Round) -> dict:
+        try:
+            ideal = self.vector(fed, r)
+        except Diverged:  # the run itself need not be the worse for it
+            return {"clients": [float("nan")] * len(r.ids), "merged": float("nan"), "aggregate": float("nan")}
+        merged = (r.sizes / r.sizes.sum()) @ r.updates
+        distance = self.distances(torch.stack([*r.updates[by_id(r)], merged, r.aggregate - r.theta]), ideal)
+        return {"clients": short(distance[:-2]), "merged": float(distance[-2]), "aggregate": float(distance[-1])}
+
+    def distances(self, vectors: Tensor, ideal: Tensor) -> Tensor:
+        if self.metric == "cosine":
+            return 1 - cosines(vectors, ideal[None])[:, 0]
+        return (vectors - ideal).norm(dim=1)
+
+    def vector(self, fed, r: Round) -> Tensor:
+        flat, everyone = fed.flat, torch.cat(fed.indices)
+        put(fed, r.theta, r.buffers)
+        # As one more client, whose id no other has: its batches come from a stream of their own.
+        client = Client(fed.spec.clients, r.number, flat.model, flat.layout, flat.theta, flat.grad, r.theta)
+        data, moments = (gather(fed.x, everyone), fed.y[everyone]), fed.optimizer.state(flat.theta)
+        train(flat, *data, client, [], fed.spec, fed.optimizer, moments, self.epochs)
+        return flat.theta - r.theta
+
+
+@PROBES.register("lap")
+class Lap(Probe):
+    """FedLap's dissimilarity, distance and term of every layer, mean over clients, for any method (Eqs. 5 to 10)."""
+
+    every: int | None = 1
+
+    def measure(self, fed, r: Round) -> dict:
+        found = {"dissimilarity": {}, "distance": {}, "term": {}}
+        for w in r.layout.weights:
+            both = [neurons(w.view(theta), w.view(r.theta)) for theta in r.thetas]
+            name = w.name.removesuffix(".weight")
+            found["dissimilarity"][name] = float(torch.stack([lam.mean() for lam, _ in both]).mean())
+            found["distance"][name] = float(torch.stack([d.sum() for _, d in both]).mean())
+            found["term"][name] = float(torch.stack([lam @ d / 2 for lam, d in both]).mean())
+        return found
