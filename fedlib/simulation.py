@@ -69,7 +69,7 @@ class Federation:
         self.x, self.y = resident(data.x_train), torch.from_numpy(labels).to(device())
         self.x_test, self.y_test = resident(data.x_test[test]), data.y_test[test].to(device())
         self.proxy = None if held is None else (resident(data.x_test[held]), data.y_test[held].to(device()))
-        self.classes = data.classes
+        self.data, self.classes = data, data.classes
         self.spec, self.optimizer = spec, OPTIMIZERS.make(spec.optimizer)
         self.moments = self.optimizer.state(self.flat.theta)
 
@@ -92,6 +92,7 @@ class Federation:
                 k, number, flat.model, flat.layout, flat.theta, flat.grad, run["theta"], kept, run["broadcast"],
                 (x, y), self.classes, len(self.partition.indices[k]) / mean_size,
                 getattr(self.optimizer, "momentum", 0.0),
+                {"dataset": self.data, "indices": self.indices[k], "seed": spec.seed},
             )  # fmt: skip
             moments = self.moments
             if spec.keep_optimizer:
@@ -112,7 +113,7 @@ class Federation:
         sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
         context = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test), "seed": spec.seed}
         context["counts"] = torch.from_numpy(self.partition.counts[ids])  # samples of every class, per client
-        context |= {"samples": int(self.partition.counts.sum()), "clients": spec.clients}
+        context |= {"samples": int(self.partition.counts.sum()), "clients": spec.clients, "dataset": self.data}
         return Round(
             flat.layout, run["theta"], run["buffers"], thetas, buffers, sizes, ids, number, spec.server_lr, context,
             uploads, run["broadcast"],
@@ -172,7 +173,8 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
                 for found in observe(fed, r, run["probes"]):
                     append(*found)
             if number % spec.eval_every == 0 or number == spec.rounds:
-                logs.update(round=number, **fed.evaluate(run["theta"], run["buffers"]))
+                theta = algorithm.evaluated(run["theta"], fed.flat.layout, run["server"])
+                logs.update(round=number, **fed.evaluate(theta, run["buffers"]))
                 append(run["series"], logs)
             run["seconds"] = before + time.perf_counter() - began
             on_round(number)
