@@ -27,6 +27,10 @@ class Entry:
     slice: slice
     channels_last: bool = False
 
+    @property
+    def module(self) -> str:
+        return self.name.rpartition(".")[0] or self.name
+
     def view(self, vector: Tensor) -> Tensor:
         """This tensor as a view of the last dimension of ``vector`` (leading dimensions are kept)."""
         part = vector[..., self.slice]
@@ -93,7 +97,7 @@ class Layout:
         """One layer per module that holds parameters, in the order of the state_dict."""
         groups: dict[str, list[Entry]] = {}
         for e in self.parameters:
-            groups.setdefault(e.name.rpartition(".")[0] or e.name, []).append(e)
+            groups.setdefault(e.module, []).append(e)
         return [Layer(n, slice(es[0].slice.start, es[-1].slice.stop), tuple(es)) for n, es in groups.items()]
 
     @cached_property

@@ -83,13 +83,18 @@ class Federation:
         buffers = torch.empty(len(chosen), flat.layout.buffer_size, device=device())
         numbers, uploads = defaultdict(list), defaultdict(list)
         mean_size = int(self.partition.counts.sum()) / spec.clients
+        personal, keeps = algorithm.personal(flat.layout, device()), any(p.keeps for p in algorithm.locals)
         for row, (k, epochs) in enumerate(chosen):
-            flat.theta.copy_(run["theta"])
+            kept, anchor = run["clients"].get(k, {}), run["theta"]
+            flat.theta.copy_(anchor)
             flat.buffers.copy_(run["buffers"])
-            kept = run["clients"].get(k, {})
+            if personal and "model" in kept:
+                for vector, own, mask in zip((flat.theta, flat.buffers), kept["model"], personal, strict=True):
+                    vector[mask] = own[mask]
+                anchor = flat.theta.clone()
             x, y = gather(self.x, self.indices[k]), self.y[self.indices[k]]
             client = Client(
-                k, number, flat.model, flat.layout, flat.theta, flat.grad, run["theta"], kept, run["broadcast"],
+                k, number, flat.model, flat.layout, flat.theta, flat.grad, anchor, kept, run["broadcast"],
                 (x, y), self.classes, len(self.partition.indices[k]) / mean_size,
                 getattr(self.optimizer, "momentum", 0.0),
                 {"dataset": self.data, "indices": self.indices[k], "seed": spec.seed},
@@ -101,6 +106,9 @@ class Federation:
                 for tensor in moments.values():
                     tensor.zero_()
             client.log("train_loss", train(flat, x, y, client, algorithm.locals, spec, self.optimizer, moments, epochs))
+            if keeps:
+                kept["model"] = flat.theta.clone(), flat.buffers.clone()
+                kept.pop("score", None)
             if kept:
                 run["clients"][k] = kept
             thetas[row], buffers[row] = flat.theta, flat.buffers
@@ -119,11 +127,37 @@ class Federation:
             uploads, run["broadcast"],
         )  # fmt: skip
 
-    def evaluate(self, theta: torch.Tensor, buffers: torch.Tensor) -> dict[str, float]:
-        self.flat.theta.copy_(theta)
-        self.flat.buffers.copy_(buffers)
-        accuracy, loss = evaluate(self.flat.model, self.x_test, self.y_test)
+    def evaluate(self, theta: torch.Tensor, buffers: torch.Tensor, algorithm: Algorithm, clients: dict) -> dict:
+        """Accuracy and loss on the test set: of the global model, or the mean over all clients' own models.
+
+        A client's own model is what it trained last, however long ago, or the global one until it takes part. Its
+        score is kept as long as its model is; who fits the global model to its data first is scored every time.
+        """
+        whole = {"model": (theta, buffers)}
+        if "global" in (self.spec.evaluation, algorithm.evaluation):
+            accuracy, loss = self.score(whole)
+            return {"accuracy": accuracy, "loss": loss}
+        fit = [p for p in algorithm.locals if p.adapts]
+        scores = []
+        for k in (k for k, mine in enumerate(self.indices) if len(mine)):
+            kept = clients.get(k, whole)
+            kept = kept if "model" in kept else whole
+            if fit or "score" not in kept:
+                kept["score"] = self.score(kept, k, fit)
+            scores.append(kept["score"])
+        accuracy, loss = np.mean(scores, axis=0).tolist()
         return {"accuracy": accuracy, "loss": loss}
+
+    def score(self, kept: dict, k: int = 0, fit=()) -> tuple[float, float]:
+        flat = self.flat
+        for vector, own in zip((flat.theta, flat.buffers), kept["model"], strict=True):
+            vector.copy_(own)
+        if fit:
+            data = gather(self.x, self.indices[k]), self.y[self.indices[k]]
+            client = Client(k, 0, flat.model, flat.layout, flat.theta, flat.grad, kept["model"][0], data=data)
+            for part in fit:
+                part.adapt(client)
+        return evaluate(flat.model, self.x_test, self.y_test)
 
 
 def cohort(spec: RunSpec, number: int) -> tuple[list[int], list[int]]:
@@ -174,7 +208,7 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
                     append(*found)
             if number % spec.eval_every == 0 or number == spec.rounds:
                 theta = algorithm.evaluated(run["theta"], fed.flat.layout, run["server"])
-                logs.update(round=number, **fed.evaluate(theta, run["buffers"]))
+                logs.update(round=number, **fed.evaluate(theta, run["buffers"], algorithm, run["clients"]))
                 append(run["series"], logs)
             run["seconds"] = before + time.perf_counter() - began
             on_round(number)

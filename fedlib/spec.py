@@ -37,6 +37,7 @@ class RunSpec:
     lr_decay: float = 1.0  # factor on lr per round
     server_lr: float = 1.0  # step along the averaged update
     eval_every: int = 1
+    evaluation: Literal["auto", "global", "clients"] = "auto"  # whose model is scored; auto is the algorithm's own way
     seed: int = 0
     probes: str | None = field(default=None, compare=False)  # measured besides, such as spread+balance; not in the id
 
@@ -56,12 +57,24 @@ class RunSpec:
         self._check_ranges()
         if self.proxy is None and (learning := [p.name for p in algorithm.servers if p.needs_proxy]):
             raise FedlibError(f"{learning[0]} learns from data on the server: set proxy, such as balanced(size=200).")
+        self._check_personal(algorithm)
         if self.probes is not None:
             from fedlib.probes import canonical, parts
 
             object.__setattr__(self, "probes", canonical(self.probes))
             for probe in parts(self.probes):
                 probe.check(self)
+
+    def _check_personal(self, algorithm):
+        if self.evaluation == algorithm.evaluation:  # one written form, so one id
+            object.__setattr__(self, "evaluation", "auto")
+        if self.evaluation == "clients":
+            raise FedlibError(f"{self.algorithm} leaves clients no model of their own to score: leave evaluation=auto.")
+        if self.evaluation == "global" and not algorithm.whole:
+            raise FedlibError(f"{self.algorithm} has no complete global model to score: leave evaluation=auto.")
+        for part in algorithm.locals:
+            if self.local_epochs < part.least_epochs:
+                raise FedlibError(f"{part.name} needs local_epochs >= {part.least_epochs}; got {self.local_epochs}.")
 
     def _check_ranges(self):
         for name in ("clients", "rounds", "local_epochs", "batch_size", "eval_every"):

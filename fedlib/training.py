@@ -29,11 +29,17 @@ def train(
     model, theta, grad = flat.model.train(), flat.theta, flat.grad
     closed_form = model.closed_form() if hasattr(model, "closed_form") and not extra else None
     total, batches = torch.zeros((), device=theta.device), 0
+    phases = client.state if spec.keep_optimizer else {}
+    client.spec, client.epochs = spec, epochs
     for part in parts:
         part.begin(client)
     for client.epoch in range(epochs):
         for part in parts:
             part.epoch(client)
+        moving = theta, grad, moments
+        if client.active is not None:  # a slice that trains by itself has an optimiser of its own
+            w, key = theta[client.active], f"optimizer of {client.active}"
+            moving = w, grad[client.active], phases.setdefault(key, optimizer.state(w))
         shuffled = torch.from_numpy(order.permutation(len(y))).to(y.device)
         xs, ys = gather(x, shuffled), y[shuffled]
         for xb, yb, index in zip(*(t.split(spec.batch_size) for t in (xs, ys, shuffled)), strict=True):
@@ -51,7 +57,7 @@ def train(
                 loss.backward()
             for part in edits:
                 part.gradient(client)
-            optimizer.step(theta, grad, moments, lr)
+            optimizer.step(*moving, lr)
             batches += 1
     for part in parts:
         part.end(client)

@@ -95,13 +95,12 @@ class Head(Net):
         return self.fc2(F.relu(self.fc1(x)))
 
 
-def head_client(data: dict, algorithm: str) -> Trainee:
+def head_client(data: dict, algorithm: str, **spec) -> Trainee:
     inputs, config = data["inputs"], data["config"]
     x, y = oracle.tensor(inputs["X"]), oracle.tensor(inputs["Y"])
-    return Trainee(
-        Head(), inputs["params"], x, y, algorithm, "fc3", lr=config["learning_rate"], batch_size=config["batch_size"],
-        local_epochs=config["client_epoch"], optimizer="adam",
-    )  # fmt: skip
+    setting = {"lr": config["learning_rate"], "batch_size": config["batch_size"], "optimizer": "adam"} | spec
+    setting["local_epochs"] = config["client_epoch"]
+    return Trainee(Head(), inputs["params"], x, y, algorithm, "fc3", **setting)
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -113,6 +112,71 @@ def test_oracle_feddw_baselines(name, algorithm, key):
     client = head_client(data, algorithm)
     client.round()
     oracle.close(client.parameters(), data[key]["params"], tolerance=1e-5)  # FedProx's pull moves 2e-5
+
+
+def start(client: Trainee, own: dict, given: dict, personal=()) -> None:
+    """The client has ``own`` from last time; of the global model it is given it does not take ``personal``."""
+    own, given = ({name: oracle.tensor(t) for name, t in state.items()} for state in (own, given))
+    client.state["model"] = torch.cat([t.flatten() for t in own.values()]), torch.zeros(0)
+    client.anchor = torch.cat([(own if name in personal else given)[name].flatten() for name in own])
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("algorithm, key", [("fedper", "FedPer"), ("fedrep(variant=released)", "FedRep_head1_body2")])
+def test_oracle_personal_heads(name, algorithm, key):
+    data = oracle.load(name)
+    client = head_client(data, algorithm)
+    assert Algorithm(algorithm).locals[0].personal(client.flat.layout) == {"classifier"}
+    start(client, data["inputs"]["params"], data[key]["avg_w_in"], personal=("fc3.weight", "fc3.bias"))
+    client.round()
+    oracle.close(client.parameters(), data[key]["params"], tolerance=1e-5)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_oracle_fedala(name):
+    data = oracle.load(name)
+    client, expected = head_client(data, "fedala(variant=released)"), data["FedALA_one_pass"]
+    start(client, data["inputs"]["params"], expected["global_in"])
+    client.round()
+    oracle.close(client.parameters(), expected["params"], tolerance=1e-5)
+    weights = torch.cat([oracle.tensor(w).flatten() for w in expected["ala_weights"]])
+    torch.testing.assert_close(client.state["fedala"], weights, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_oracle_perfedavg(name):
+    data = oracle.load(name)
+    step = {"lr": data["config"]["beta"], "optimizer": "sgd"}
+    client = head_client(data, f"perfedavg(variant=released, alpha={data['config']['alpha']})", **step)
+    client.round()
+    oracle.close(client.parameters(), data["Per-FedAvg(FO)"]["params"], tolerance=1e-5)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_oracle_fedproto(name):
+    data = oracle.load(name)
+    client, expected = head_client(data, "fedproto(variant=released)"), data["FedProto"]
+    prototypes = torch.stack([oracle.tensor(expected["prototypes_in"][c]) for c in "0123"])
+    sent = client.round(fedproto=(prototypes, torch.ones(4))).uploads
+    oracle.close(client.parameters(), expected["params"], tolerance=1e-5)
+    assert sent["prototype_counts"].tolist() == [expected["counts"].get(c, 0) for c in "0123"]
+    for c, theirs in expected["local_protos"].items():
+        mine = sent["prototype_sums"][int(c)] / sent["prototype_counts"][int(c)]
+        torch.testing.assert_close(mine, oracle.tensor(theirs), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize(
+    "algorithm, key", [("feddistill(variant=released)", "FedDistill+"), ("local+dw(form=relu, mu=0.1)", "FedDW_pFL")]
+)
+def test_oracle_soft_labels(name, algorithm, key):
+    data = oracle.load(name)
+    expected, omega = next(v for k, v in data.items() if k.startswith(key)), oracle.tensor(data["inputs"]["Omega"])
+    client = head_client(data, algorithm)
+    sent = client.round(omega=omega, feddistill=omega).uploads
+    oracle.close(client.parameters(), expected["params"], tolerance=1e-5)
+    torch.testing.assert_close(sent["soft_labels"], oracle.tensor(expected["local_distill"]), rtol=1e-4, atol=1e-4)
+    assert sent["class_counts"].tolist() == list(expected["counts"].values())
 
 
 @pytest.mark.parametrize("name", CLIENTS)

@@ -1,13 +1,17 @@
 """Every algorithm, one short file each."""
 
 from fedlib.algorithms import (  # noqa: F401  (importing registers them)
+    ala,
+    alone,
     avg,
     awa,
+    babu,
     decay,
     disco,
     distill,
     dw,
     dyn,
+    feddistill,
     fedopt,
     gamma,
     lap,
@@ -16,7 +20,11 @@ from fedlib.algorithms import (  # noqa: F401  (importing registers them)
     lws,
     moon,
     nova,
+    per,
+    perfedavg,
+    proto,
     prox,
+    rep,
     scaffold,
     uv,
 )

@@ -19,12 +19,13 @@ class DW(Local, Server):
     gradient is added by hand. The equations have no last bias: use a model with ``bias=False``.
 
     ``form="linear"`` is Section IV.B: ||Omega - A_0^T A - A^T A_0 + A_0^T A_0||^2 / C^2 (Eq. 30), convex in A, with
-    A_0 renewed every epoch. Its A^T A takes the place of Eq. 11's A, as printed. ``released``: mu is divided by 10 in
-    every ninth round, and Omega is half the old one, half the quotient over all rounds so far.
+    A_0 renewed every epoch. Its A^T A takes the place of Eq. 11's A, as printed. ``form="relu"`` is of the code's
+    personalised FedDW (``local+dw(form=relu)`` here), where A = softmax(relu(w w^T)). ``released``: mu is divided by 10
+    in every ninth round, and Omega is half the old one, half the quotient over all rounds so far.
     """
 
     mu: float = 0.1
-    form: Literal["square", "linear"] = "square"
+    form: Literal["square", "linear", "relu"] = "square"
     variant: Literal["paper", "released"] = "paper"
 
     def __post_init__(self):
@@ -42,14 +43,16 @@ class DW(Local, Server):
         if self.mu == 0:
             return
         w, omega = classifier(c).view(c.theta), c.memo["omega"]
-        a = relations(w)
-        if self.form == "square":
+        a = relations(w, self.form)
+        if self.form != "linear":
             by_a = a - omega
         else:
             a0 = c.memo["reference"]
             rest = a0.T @ a + a.T @ a0 - a0.T @ a0 - omega
             by_a = a0 @ (rest + rest.T)
         by_cr = a * (by_a - (by_a * a).sum(1, keepdim=True))  # through the softmax
+        if self.form == "relu":
+            by_cr *= w @ w.T > 0
         by_w = (by_cr + by_cr.T) @ w  # through w w^T
         classifier(c).view(c.grad).add_(by_w, alpha=2 * c.memo["mu"] / len(a) ** 2)
 
@@ -57,18 +60,24 @@ class DW(Local, Server):
         c.uploads["soft_labels"], c.uploads["class_counts"] = soft_labels(c)
 
     def step(self, r: Round) -> Tensor:
-        sums, counts = sum(r.sent("soft_labels")), sum(r.sent("class_counts"))
-        identity = torch.eye(len(counts), device=sums.device)
-        before = r.state.get("omega", identity)
-        if self.variant == "released":
-            sums = r.state["sums"] = r.state.get("sums", 0.0) + sums
-            counts = r.state["counts"] = r.state.get("counts", 0.0) + counts
-        seen = counts[:, None] > 0
-        omega = torch.where(seen, sums / counts[:, None].clamp(min=1), before)
-        if self.variant == "released":
-            omega = (torch.where(seen, omega, identity) + before) / 2
-        r.state["omega"] = r.broadcast["omega"] = omega
+        r.broadcast["omega"] = mean_soft_labels(r, self.variant)
         return r.aggregate
+
+
+def mean_soft_labels(r: Round, variant: str) -> Tensor:
+    """Omega after this round (Eq. 7), or as released; the current part's state keeps it."""
+    sums, counts = sum(r.sent("soft_labels")), sum(r.sent("class_counts"))
+    identity = torch.eye(len(counts), device=sums.device)
+    before = r.state.get("omega", identity)
+    if variant == "released":
+        sums = r.state["sums"] = r.state.get("sums", 0.0) + sums
+        counts = r.state["counts"] = r.state.get("counts", 0.0) + counts
+    seen = counts[:, None] > 0
+    omega = torch.where(seen, sums / counts[:, None].clamp(min=1), before)
+    if variant == "released":
+        omega = (torch.where(seen, omega, identity) + before) / 2
+    r.state["omega"] = omega
+    return omega
 
 
 def classifier(c: Client):
@@ -76,8 +85,9 @@ def classifier(c: Client):
     return c.layout.classifier.entries[0]
 
 
-def relations(w: Tensor) -> Tensor:
-    return (w @ w.T).softmax(1)
+def relations(w: Tensor, form: str = "square") -> Tensor:
+    products = w @ w.T
+    return (products.relu() if form == "relu" else products).softmax(1)
 
 
 @torch.no_grad()
