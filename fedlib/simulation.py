@@ -97,7 +97,7 @@ class Federation:
                 k, number, flat.model, flat.layout, flat.theta, flat.grad, anchor, kept, run["broadcast"],
                 (x, y), self.classes, len(self.partition.indices[k]) / mean_size,
                 getattr(self.optimizer, "momentum", 0.0),
-                {"dataset": self.data, "indices": self.indices[k], "seed": spec.seed},
+                {"dataset": self.data, "indices": self.indices[k]},
             )  # fmt: skip
             moments = self.moments
             if spec.keep_optimizer:

@@ -40,7 +40,7 @@ class Client:
     classes: int = 0
     relative_size: float = 1.0  # its samples over the mean of all clients
     momentum: float = 0.0  # of its SGD
-    context: dict[str, Any] = field(default_factory=dict)  # dataset, indices (its samples) and seed of the run
+    context: dict[str, Any] = field(default_factory=dict)  # dataset and indices, the place of its samples in it
     memo: dict[str, Any] = field(default_factory=dict)  # lives for this round only
     uploads: dict[str, Any] = field(default_factory=dict)  # what goes to the server along with the model
     logs: dict[str, float] = field(default_factory=dict)
