@@ -124,8 +124,9 @@ def plan(names, scale, parameters, jobs, as_json):
         store, grid = default_store(nb.scale(changes)), list(nb.plan(changes).values())
         refuse_damaged(store, {spec.id for spec in grid})
         todo = engine.missing(grid, store)
-        lacking |= {spec.id: engine.estimate(spec) for spec in todo}
-        seconds = sum(lacking[spec.id] for spec in todo)
+        estimates = {spec.id: engine.estimate(spec) for spec in todo}
+        lacking |= {id: max(seconds, lacking.get(id, 0)) for id, seconds in estimates.items()}
+        seconds = sum(estimates.values())
         runs = len({spec.id for spec in grid})
         rows.append(dict(notebook=nb.name, scale=nb.scale(changes), runs=runs, missing=len(todo), seconds=seconds))
     longest = max(lacking.values(), default=0)
@@ -167,11 +168,11 @@ def run(names, scale, parameters, jobs, update, out):
                     f"--update keeps what a notebook shows by default, but {', '.join(changes)} of {nb.name} would "
                     "differ from its default; leave that out, or change the default in the notebook."
                 )
-    wanted: dict[str, dict] = {}  # by scale: smoke runs have their own store
+    wanted: dict[str, list] = {}  # by scale: smoke runs have their own store
     for nb, changes in chosen:
-        wanted.setdefault(nb.scale(changes), {}).update({spec.id: spec for spec in nb.plan(changes).values()})
+        wanted.setdefault(nb.scale(changes), []).extend(nb.plan(changes).values())
     for scale_, specs in wanted.items():
-        refuse_damaged(default_store(scale_), specs)
+        refuse_damaged(default_store(scale_), {spec.id for spec in specs})
     for scale_, specs in wanted.items():
         engine.run(specs, jobs, scale=scale_)
 
@@ -258,8 +259,8 @@ def simulate(pairs, fresh, quiet, jobs, as_json, seed, **options):
         --clients 100 --participation 0.1 --local-epochs 10 --batch-size 10 --algorithm 'fedlap(q=0.5)'
     fedlib simulate --dataset digits --model mlp --partition 'dirichlet(alpha=0.1)' --seed 1 --seed 2 --json
 
-    --json prints id, spec, status, round and accuracy (lists), and summary; accuracies are shares of 1. With
-    several seeds it is a list.
+    --json prints id, spec, status, round and accuracy (lists), summary, and what --probes found; accuracies are
+    shares of 1. With several seeds it is a list.
     """
     texts = {name: text for name, text in options.items() if text is not None} | dict(pairs)
     fields = {field.name: field for field in dataclasses.fields(RunSpec)}
@@ -271,12 +272,16 @@ def simulate(pairs, fresh, quiet, jobs, as_json, seed, **options):
         rows = [
             {name: r.json[name] for name in ("id", "spec", "status", "error")}
             | {name: r.series.get(name, []) for name in ("round", "accuracy")}
-            | {"summary": r.summary}
+            | {"summary": r.summary, "probes": {text: found["series"] for text, found in r.probes.items()}}
             for r in records
         ]
         return print_json(rows if len(seed) > 1 else rows[0])
     for record in records:
         click.echo(result_line(record))
+        for text, found in record.probes.items():
+            last = {name: values[-1] for name, values in found["series"].items() if name != "round"}
+            numbers = [f"{name} {value:.4g}" for name, value in last.items() if isinstance(value, float)]
+            click.echo(f"    {text}: {', '.join(numbers) or 'lists only, see --json'}")
 
 
 def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool) -> list:
@@ -292,8 +297,8 @@ def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool) -> l
         for record in records:
             store.put(record)
         return records
-    known = {spec.id: committed.get(spec.id) or store.get(spec.id) for spec in specs}
-    if todo := [spec for spec in specs if known[spec.id] is None]:
+    known = {r.id: r for spec in specs for s in (store, committed) if (r := s.get(spec.id)) and r.has(spec)}
+    if todo := [spec for spec in specs if spec.id not in known]:
         known |= {record.id: record for record in train(todo, jobs, store, progress)}
     return [known[spec.id] for spec in specs]
 
@@ -372,6 +377,23 @@ def models(as_json):
     from fedlib.models import MODELS
 
     print_described(describe(MODELS), as_json)
+
+
+@cli.command()
+@json_option
+def probes(as_json):
+    """The probes: what a run can measure besides accuracy; they change none of its numbers.
+
+    Each takes every=N (rounds from one measurement to the next) or rounds=(1, 50); those with every=None measure the
+    last round only.
+
+    \b
+    fedlib probes
+    fedlib simulate ... --probes 'spread+hessian(top=5, every=10)' --json
+    """
+    from fedlib.probes import PROBES
+
+    print_described(describe(PROBES), as_json)
 
 
 @cli.group(invoke_without_command=True)

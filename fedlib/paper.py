@@ -3,6 +3,7 @@
 Everything here reads ``papers/<paper>/settings.yaml``, ``papers/<paper>/reported.yaml`` or run records.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -79,6 +80,11 @@ def curve(record, series: str = "accuracy") -> pd.Series:
     return pd.Series(np.asarray(values, float), index=record.series["round"], name=series)
 
 
+def measured(record, probe: str) -> pd.DataFrame:
+    """What a probe of a run found, by round; such as ``measured(record, "spread").tau``."""
+    return pd.DataFrame(record.probe(probe)).set_index("round")
+
+
 def curves(records: dict, names, series: str = "accuracy") -> pd.DataFrame:
     """All runs in long form: one row per run and evaluated round. Runs that do not log ``series`` are left out."""
     frames = [
@@ -130,6 +136,22 @@ def settled(records: dict, names) -> str:
     data = dict.fromkeys(s.dataset + (f" (first {s.subset:,} images)" if s.subset else "") for s in specs)
     text = f"{len(records)} runs in {len(cells)} cells, each with seeds {said}. Data: {', '.join(data)}."
     return text + (f" {diverged} diverged and count as unmeasured." if diverged else "")
+
+
+KINDS = {  # by the last words of a layer's name
+    "attention": r"attention\.(qkv|out)",
+    "mlp": r"mlp\.fc\d",  # of a transformer
+    "norm": r"bn\d*|norm",
+    "conv": r"conv\d*",
+    "linear": r"fc\d|classifier",
+    "embedding": r"embedding|patch",
+    "lstm": r"lstm",
+}
+
+
+def layer_kind(name: str) -> str:
+    """What sort of layer a series such as ``gamma/blocks.0.mlp.fc1`` is about (FedLWS Table 12)."""
+    return next(kind for kind, ending in KINDS.items() if re.search(rf"(^|[./])({ending})$", name))
 
 
 # Metrics of a curve (a Series by round).

@@ -1,0 +1,434 @@
+"""Every probe against numbers worked out by hand or an exact reference; a run has the same numbers with all of them."""
+
+import json
+import math
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.spatial.distance import squareform
+
+from fedlib.algorithms import Algorithm, Round
+from fedlib.audit import compare
+from fedlib.data.distances import alignment, heterogeneity_degree, labelled_transport, similarity, transport
+from fedlib.engine import estimate, missing, run, run_one
+from fedlib.errors import FedlibError
+from fedlib.layout import FlatModel, Layout
+from fedlib.measures import Measure
+from fedlib.models import MODELS, build
+from fedlib.paper import layer_kind, measured
+from fedlib.probes import PROBES
+from fedlib.probes.base import draw
+from fedlib.probes.classes import own, rank_correlation
+from fedlib.probes.landscape import hessian_product, mixtures, top_eigen
+from fedlib.probes.updates import entropy, mixture
+from fedlib.simulation import Federation, one_thread, simulate
+from fedlib.spec import RunSpec
+from fedlib.store import Record, Store, checksum
+from fedlib.training import evaluate
+
+TINY = RunSpec(
+    dataset="digits(shape=(1, 8, 8))", model="mlp(hidden=8)", partition="dirichlet(alpha=0.5)", clients=3, rounds=2,
+    seed=1,
+)  # fmt: skip
+
+
+def after(text: str, theta, thetas, sizes=None, ids=None, **context) -> Round:
+    """A round of a model with the layers a (two numbers) and b (one), aggregated by ``text``."""
+    layout = Layout.of_state({"a.weight": torch.zeros(1, 2), "b.weight": torch.zeros(1, 1)})
+    sizes = torch.tensor(sizes or [1.0] * len(thetas))
+    none = torch.zeros(len(thetas), 0)
+    r = Round(
+        layout, torch.tensor(theta), none[0], torch.tensor(thetas), none, sizes, ids or list(range(len(thetas))),
+        context=context,
+    )  # fmt: skip
+    Algorithm(text).aggregate(r, {})
+    return r
+
+
+def measure(text: str, r: Round, fed=None) -> dict:
+    return PROBES.make(text).measure(fed, r)
+
+
+def federated(spec: RunSpec) -> tuple[Federation, Round]:
+    """The federation after its first round."""
+    with one_thread():
+        fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
+        start = dict(theta=fed.flat.theta.clone(), buffers=fed.flat.buffers.clone(), clients={}, broadcast={})
+        r = fed.train_cohort(1, algorithm, start, {})
+        algorithm.aggregate(r, {})
+    return fed, r
+
+
+# ---------------------------------------------------------------- updates
+
+
+def test_spread_by_hand():
+    r = after("fedavg", [9.0, 9.0, 9.0], [[3.0, 4.0, 0.0], [-3.0, -4.0, 0.0], [0.0, 0.0, 0.0]], sizes=[1.0, 5.0, 2.0])
+    assert measure("spread", r) == {"tau": pytest.approx(10 / 3)}  # 5, 5 and 0 from the plain mean
+
+
+def test_balance_by_hand():
+    clients = [[3.0, 4.0, 10.0], [3.0, 4.0, 14.0]]  # average (3, 4, 12): a step of 12 along the last
+    half = measure("balance", after("gamma(gamma=0.5)", [3.0, 4.0, 0.0], clients))
+    assert half == pytest.approx(
+        {"gamma": 0.5, "norm": 5.0, "step": 6.0, "shrink": 2.5, "r_lws": 2.5 / 6, "r_law": 6 / 2.5}
+    )
+    layers = measure("balance", after("gamma(gamma=(0.5, 1.0))", [3.0, 4.0, 0.0], clients))
+    assert (layers["step"], layers["shrink"], layers["r_law"]) == pytest.approx((12.0, 2.5, 4.8))
+    plain = measure("balance", after("fedavg", [3.0, 4.0, 0.0], clients))
+    assert (plain["gamma"], plain["shrink"], plain["r_lws"]) == (1.0, 0.0, 0.0) and math.isnan(plain["r_law"])
+
+
+def test_balance_finds_the_gamma_that_methods_log_and_r_of_the_oracle():
+    fed, r = federated(TINY.replace(algorithm="oracle_gamma(high=1.3)"))
+    found = measure("balance", r, fed)
+    assert found["gamma"] == pytest.approx(r.logs["gamma"], abs=1e-6) and found["gamma"] != 1.0
+    # The oracle's r has the sign of 1 - gamma and the step after shrinking; here both are norms, before it.
+    gamma, step = r.logs["gamma"], r.aggregate / r.logs["gamma"] - r.theta
+    assert found["r_lws"] == pytest.approx(float(abs(1 - gamma) * r.theta.norm() / (gamma * step.norm())), rel=1e-3)
+
+
+def test_cosines_by_hand():
+    clients = [[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [2.0, 0.0, 0.0]]  # updates (0, 1), (-1, 1), (1, 0)
+    r = after("fedavg", [1.0, 0.0, 0.0], clients, ids=[2, 0, 1])
+    root = math.sqrt(0.5)
+    found = measure("cosines", r)
+    assert found["clients"] == [0, 1, 2]
+    assert squareform(found["distance"]) == pytest.approx(
+        np.array([[0, 1 + root, 1 - root], [1 + root, 0, 1], [1 - root, 1, 0]]), abs=1e-3
+    )
+    models = squareform(measure("cosines(of=models)", r)["distance"])  # of (0, 1), (2, 0), (1, 1)
+    assert models == pytest.approx(np.array([[0, 1, 1 - root], [1, 0, 1 - root], [1 - root, 1 - root, 0]]), abs=1e-3)
+
+
+def test_coherence_by_hand():
+    clients = [[1.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 7.0]]  # two pull the same way, one across
+    found = measure("coherence(groups=((0, 1), (1, 2)))", after("fedavg", [0.0, 0.0, 0.0], clients, [2.0, 1.0, 1.0]))
+    assert found["coherence"] == pytest.approx({"cohort": 2 * (1 / 2) * (1 / 4) / 3, "0-1": 2 / 9, "1-2": 0.0})
+    assert found["cosine"] == pytest.approx({"cohort": 1 / 3, "0-1": 1.0, "1-2": 0.0})
+
+
+def test_weights_are_by_client_and_sum_to_one_whatever_the_method():
+    r = after("fedavg", [0.0, 0.0, 0.0], [[1.0, 0.0, 0.0]] * 2, [3.0, 1.0], ids=[2, 0], clients=4)
+    assert measure("weights", r) == {"lambda": [0.25, 0.0, 0.75, 0.0]}
+    r = after("ldawa", [1.0, 0.0, 1.0], [[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])  # layers: cosines 1, 1 and 0, 1
+    assert measure("weights", r) == {"lambda": [0.6667, 0.3333]}
+
+
+def test_heterogeneity_by_hand():
+    p = mixture(np.array([[4.0, 0.0], [0.0, 2.0]]), np.array([0.75, 0.25]))
+    assert p.tolist() == [0.75, 0.25] and entropy(p) == pytest.approx(0.811278) and entropy(np.array([1.0, 0.0])) == 0
+    fed, r = federated(TINY.replace(clients=4, participation=0.5, partition="shards(per_client=5)"))
+    found = measure("heterogeneity(classes=True)", r, fed)
+    everyone = fed.partition.counts.sum(0) / fed.partition.counts.sum()
+    cohort = fed.partition.counts[r.ids].sum(0) / fed.partition.counts[r.ids].sum()  # weights by size are the union
+    assert found["classes"] == pytest.approx(cohort, abs=1e-3)
+    assert found["similarity"] == pytest.approx(np.minimum(cohort, everyone).sum(), abs=1e-6) and 0 < found["entropy"]
+
+
+def test_with_full_batches_the_mean_by_size_is_the_ideal_vector():
+    """One step on each client's whole data averages to one step on the union."""
+    fed, r = federated(TINY.replace(batch_size=2000))
+    found = measure("ideal", r, fed)
+    assert found["merged"] == pytest.approx(0, abs=1e-6) == found["aggregate"]
+    assert min(found["clients"]) > 0.01 and len(found["clients"]) == 3
+    away = measure("ideal(metric=euclidean)", r, fed)
+    assert away["merged"] < 1e-3 * float(r.updates.norm(dim=1).min()) < min(away["clients"])
+
+
+def test_lap_agrees_with_what_fedlap_logs():
+    record = simulate(TINY.replace(algorithm="fedlap(q=0.5)", local_epochs=2, probes="lap"))
+    found = record.probe("lap")
+    terms = np.array(found["term/fc1"]) + np.array(found["term/classifier"])
+    assert 0.5 * terms == pytest.approx(record.series["lap_term"], rel=1e-4)
+    assert found["distance/fc1"][0] > 0 and 0 < found["dissimilarity/classifier"][0] < 2
+    r = after("fedavg", [1.0, 0.0, 2.0], [[0.0, 1.0, 2.0]])  # a neuron dies, one appears, one stays
+    assert measure("lap", r)["distance"] == {"a": 2.0, "b": 0.0}
+
+
+# ---------------------------------------------------------------- landscape
+
+
+def test_histogram_by_hand():
+    r = after("fedavg", [0.0, 0.0, 0.0], [[-9.0, 0.0005, 0.31]])
+    found = measure("histogram(bins=4, limit=1.0, near=0.001)", r)
+    assert found == {"counts": [1, 0, 2, 0], "near_zero": pytest.approx(1 / 3)}
+
+
+def test_rescaling_passes_through_the_loss_and_through_log_classes():
+    record = simulate(TINY.replace(probes="rescaling(factors=(0.0, 1.0, 1.5))"))
+    [losses] = record.probe("rescaling(factors=(0.0, 1.0, 1.5))")["loss"]
+    assert losses[:2] == pytest.approx([math.log(10), record.series["loss"][-1]], rel=1e-3)
+    assert losses[2] != pytest.approx(losses[1], rel=1e-3)
+
+
+def test_hessian_against_the_exact_one():
+    fed, r = federated(TINY.replace(model="mlp(hidden=4)", dataset="digits(shape=(1, 4, 4))"))
+    found = measure("hessian(samples=50, along=(0.0, 0.3))", r, fed)
+    x, y = draw(fed, "hessian", 50, "train")
+    names = [e.name for e in r.layout.parameters]
+
+    def loss(theta):
+        return F.cross_entropy(torch.func.functional_call(fed.flat.model, split(theta), (x,)), y)
+
+    def split(theta):
+        return {name: e.view(theta) for name, e in zip(names, r.layout.parameters, strict=True)}
+
+    exact = torch.autograd.functional.hessian(loss, r.aggregate.clone())
+    values, vectors = torch.linalg.eigh(exact.double())
+    assert found["eigenvalues"] == pytest.approx(values.flip(0)[:5].tolist(), rel=2e-3)
+    assert found["ratio"] == pytest.approx(float(values[-1] / values[-5]), rel=4e-3)
+    moved = [float(loss(r.aggregate + d * vectors[:, -1].float())) for d in (0.0, 0.3, -0.3)]
+    assert found["loss"][0] == pytest.approx(moved[0], rel=1e-3)
+    assert min(abs(found["loss"][1] - m) for m in moved[1:]) < 2e-3 * moved[0], "in one direction or the other"
+
+
+def test_hessian_products_do_not_depend_on_the_memory_format():
+    x, y, products = torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(0)), torch.arange(4), []
+    for channels_last in (False, True):
+        flat = FlatModel(build("cnn_fmnist", (1, 28, 28), 10, 0), channels_last=channels_last)
+        state = flat.layout.unpack(flat.theta, flat.buffers)
+        direction, _ = flat.layout.pack(
+            {name: torch.linspace(-1, 2, t.numel()).view(t.shape) for name, t in state.items()}
+        )
+        product = torch.from_numpy(hessian_product(flat, x, y)(direction.double().numpy()))
+        products.append(flat.layout.unpack(product, flat.buffers.double()))
+    for name, one in products[0].items():
+        torch.testing.assert_close(one, products[1][name], rtol=1e-3, atol=1e-3)
+
+
+def test_top_eigenvalues_of_a_known_matrix():
+    values, vectors = top_eigen(lambda v: np.arange(30) * np.ravel(v), np.ones(30), 3, 1e-6)
+    assert values == pytest.approx([29, 28, 27], abs=1e-4)
+    assert abs(vectors[29, 0]) == pytest.approx(1, abs=1e-3) == abs(vectors[28, 1])
+
+
+def test_simplex_has_the_clients_in_its_corners():
+    assert mixtures(2).tolist() == [[0, 0, 1], [0, 0.5, 0.5], [0, 1, 0], [0.5, 0, 0.5], [0.5, 0.5, 0], [1, 0, 0]]
+    fed, r = federated(TINY)
+    found = measure("simplex(steps=2, samples=None)", r, fed)
+    for client, corner in ((0, 5), (1, 2), (2, 0)):
+        fed.flat.theta.copy_(r.thetas[r.ids.index(client)])
+        loss = evaluate(fed.flat.model, fed.x_test, fed.y_test)[1]
+        assert found["loss"][corner] == pytest.approx(loss, rel=1e-3)
+    assert found["best"] == mixtures(2)[int(np.argmin(found["loss"]))].tolist()
+    assert "loss" not in measure("simplex(steps=2, landscape=False)", r, fed)
+    with pytest.raises(FedlibError, match="three clients"):
+        TINY.replace(clients=4, probes="simplex")
+
+
+# ---------------------------------------------------------------- classes
+
+
+def test_class_norms_by_hand():
+    layout = Layout.of_state({"classifier.weight": torch.zeros(3, 2)})
+    w = torch.tensor([[3.0, 4.0, 0.0, 2.0, 1.0, 0.0], [0.0, 1.0, 0.0, 2.0, 0.0, 3.0]])  # norms 5, 2, 1 and 1, 2, 3
+    none = torch.zeros(2, 0)
+    counts = np.array([[1, 2, 6], [0, 4, 4]])
+    r = Round(layout, w[0], none[0], w, none, torch.ones(2), [1, 0], context={"counts": counts})
+    found = measure("class_norms(keep=1)", r)
+    assert found["correlation"] == pytest.approx([math.sqrt(3) / 2, -1], abs=1e-3)  # client 0 first; it has a tie
+    assert found["norms"] == [pytest.approx([1 / 6, 1 / 3, 1 / 2], abs=1e-3)] and found["shares"] == [[0, 0.5, 0.5]]
+    assert math.isnan(rank_correlation(np.ones(3), np.arange(3)))
+
+
+def test_relations_are_feddws_own():
+    fed, r = federated(TINY.replace(algorithm="dw", partition="shards(per_client=2)"))
+    found = measure("relations", r, fed)
+    assert torch.tensor(found["SL"]) == pytest.approx(r.broadcast["omega"], abs=1e-3)
+    w = r.layout.classifier.entries[0].view(r.aggregate)
+    cr = torch.softmax(w @ w.T, 1)
+    assert torch.tensor(found["CR"]) == pytest.approx(cr, abs=1e-3)
+    assert found["frobenius"] == pytest.approx(float((r.broadcast["omega"] - cr).norm()), rel=1e-4)
+    assert -1 <= found["similarity"] <= 1 and "SL" not in measure("relations(matrices=False)", r, fed)
+
+
+def test_a_row_that_points_to_its_own_class():
+    features = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.0, 1.0]])
+    y = torch.tensor([0, 0, 2])
+    assert own(features, y, torch.tensor([[1.0, 0.0], [5.0, 5.0], [0.0, 1.0]])) == 1.0
+    assert own(features, y, torch.tensor([[0.0, 1.0], [5.0, 5.0], [0.0, 1.0]])) == 0.5
+
+
+def test_tsne_is_a_map_of_features_and_rows():
+    fed, r = federated(TINY.replace(partition="iid", lr=0.1, local_epochs=5))
+    found = measure("tsne(samples=60, perplexity=10.0)", r, fed)
+    assert np.shape(found["points"]) == (60, 2) and np.shape(found["rows"]) == (10, 2) and len(found["labels"]) == 60
+    assert found == measure("tsne(samples=60, perplexity=10.0)", r, fed) and found["own"] >= 0.8
+
+
+# ---------------------------------------------------------------- data
+
+
+def test_transport_by_hand():
+    a, b = np.array([[0.0], [1.0]]), np.array([[1.0], [2.0]])
+    assert transport(a, b) == pytest.approx(1.0) and transport(a, a) == 0 and transport(a, a[::-1]) == 0
+    assert transport(np.array([[0.0]]), a) == pytest.approx(math.sqrt(0.5))
+    # The same points with labels the other way round: going to a point costs nothing, taking its class for the other
+    # costs 1, staying with the class costs the distance 1 and nothing more.
+    labels = np.array([0, 1])
+    assert labelled_transport(a, labels, a, labels) == labelled_transport(a, labels, a, 1 - labels) == 0
+    # Against one class of both points, each class is sqrt(1/2) away: the cost 0 + 1/2 for both.
+    assert labelled_transport(a, labels, a, np.array([7, 7])) == pytest.approx(math.sqrt(0.5))
+    assert similarity([0.0, 1.0]).tolist() == [1.0, 0.5]
+    assert alignment([[3, 4], [1, 0]], [3, 4]) == pytest.approx([1.0, 0.6])
+
+
+def test_heterogeneity_degree_by_hand():
+    assert heterogeneity_degree([[1, 3], [0, 8], [5, 5]]).tolist() == [16.0, 4.0, math.inf]
+
+
+def test_clients_with_the_same_classes_are_close(tmp_path):
+    """FedLWS Fig. 5: clients 0-3 hold the first five classes, 4-7 the others, 8-11 all."""
+    grid = {text: Measure(text) for text in ("data_distances(samples=60)", "data_distances(samples=60, labels=False)")}
+    grid |= {"model": Measure("data_distances(samples=60, labels=False, model='mlp(hidden=16)', epochs=2)")}
+    for measure_ in grid.values():
+        found = measure_.perform().result
+        d = squareform(found["distance"])
+        assert d[0, 1:4].mean() < d[0, 8:].mean() < d[0, 4:8].mean()
+        assert np.mean(found["to_all"][8:]) < np.mean(found["to_all"][:8]) and len(found["to_all"]) == 12
+    counts = Measure("class_counts(partition=iid, clients=2)").perform().result["counts"]
+    assert np.sum(counts) == 1442 and abs(np.diff(np.sum(counts, 1))) <= 1
+
+
+def test_layers_are_told_apart_by_name():
+    """FedLWS Table 12 averages over the layers of a kind, so names must tell what the modules are."""
+    kinds = {"Conv2d": "conv", "Conv1d": "conv", "BatchNorm2d": "norm", "LayerNorm": "norm", "Linear": "linear"}
+    kinds |= {"Embedding": "embedding", "LSTM": "lstm"}
+    for name in MODELS.names():
+        shape = {"feddw_bilstm": (9,), "textcnn": (9,), "amazon_mlp": (9,)}.get(name, (3, 32, 32))
+        with torch.device("meta"):
+            model = MODELS.make(name).build(shape, 10)
+        modules = dict(model.named_modules())
+        for layer in Layout.of_model(model).layers:
+            parent, kind = layer.name.rpartition(".")[0], kinds[type(modules[layer.name]).__name__]
+            if kind == "linear" and parent:
+                kind = type(modules[parent]).__name__.lower()
+            assert (
+                layer_kind(layer.name)
+                == layer_kind(f"gamma/{layer.name}")
+                == ("embedding" if "patch" in layer.name else kind)
+            )
+
+
+# ---------------------------------------------------------------- runs
+
+
+def everything() -> str:
+    """All probes there are, in all rounds, so that each could do harm to the next."""
+    text = {"simplex": "steps=2, samples=50", "tsne": "samples=40, perplexity=5.0", "hessian": "top=2, samples=10"}
+    return "+".join(f"{name}({', '.join(filter(None, [text.get(name), 'every=1']))})" for name in PROBES.names())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(model="cnn_fmnist", algorithm="law(epochs=2, bn=proxy)", proxy="balanced(size=50)", keep_optimizer=True),
+        dict(model="feddw_cnn_mnist", algorithm="scaffold+lws", optimizer="adam", lr=0.001),
+    ],
+)
+def test_all_probes_change_no_number(changes):
+    """With BatchNorm, with dropout, with state of clients and server that outlives a round, with partial cohorts."""
+    spec = TINY.replace(dataset="digits", clients=6, participation=0.5, subset=300, test_subset=100, **changes)
+    plain, probed = simulate(spec), simulate(spec.replace(probes=everything()))
+    assert set(PROBES.names()) == {text.partition("(")[0] for text in probed.probes}
+    assert all(found["series"]["round"] == [1, 2] for found in probed.probes.values())
+    assert spec.id == probed.id and json.dumps(plain.series) == json.dumps(probed.series)
+    assert probed.status == "ok" and len(json.dumps(probed.json)) < 30_000
+
+
+def test_a_record_that_lacks_a_probe_is_run_again_and_keeps_what_it_had(tmp_path, monkeypatch):
+    store, spec = Store(tmp_path), TINY.replace(probes="spread")
+    plain = run_one(TINY, store)
+    assert not missing([TINY], store) and missing([spec], store)
+    first = run_one(spec, store)
+    assert first.series == plain.series and first.id == plain.id and list(first.probes) == ["spread"]
+    both = run([TINY.replace(probes="histogram"), TINY], jobs=1, store=store, progress=False)
+    assert [list(r.probes) for r in both] == [["histogram", "spread"]] * 2
+    assert both[0].probes["spread"] == first.probes["spread"] and both[0].spec.probes == "histogram+spread"
+    monkeypatch.setenv("FEDLIB_TRAIN", "0")
+    assert run(TINY.replace(probes="spread+histogram"), store=store).json == both[0].json, "nothing was run"
+    with pytest.raises(FedlibError, match="or their probes are not in"):
+        run(TINY.replace(probes="spread(rounds=(1,))"), store=store)
+    assert measured(both[0], "spread").loc[2, "tau"] == first.probe("spread")["tau"][1]
+    with pytest.raises(FedlibError, match="Unknown probe in .* 'lap'; allowed: histogram, spread"):
+        both[0].probe("lap")
+
+
+def test_two_pages_that_want_different_probes_of_a_run_get_one_run(tmp_path):
+    [spec] = missing([TINY.replace(probes="spread"), TINY, TINY.replace(probes="lap+spread")], Store(tmp_path))
+    assert spec.probes == "lap+spread" and spec.id == TINY.id
+    costs = [estimate(TINY.replace(probes=p)) for p in (None, "spread", "ideal", "ideal(every=1)")]
+    assert costs[0] == costs[1] < costs[2] < costs[3]
+
+
+def test_numbers_that_do_not_come_out_again_are_refused_and_audited(tmp_path):
+    store = Store(tmp_path)
+    honest = run_one(TINY.replace(probes="spread"), store)
+
+    def edited(**changes) -> Record:
+        body = {k: v for k, v in (deepcopy(honest.json) | changes).items() if k != "checksum"}
+        return Record(body | {"checksum": checksum(body)})
+
+    series = honest.series | {"loss": [honest.series["loss"][0] + 1e-6, honest.series["loss"][1]]}
+    store.put(edited(series=series))
+    with pytest.raises(FedlibError, match="to measure lap.spread, but the numbers moved: loss of round 1"):
+        run_one(TINY.replace(probes="lap"), store)
+    assert store.get(TINY.id).series == series, "the old record was kept"
+    tau = honest.probe("spread")["tau"]
+    probes = {"spread": {"revision": 1, "series": {"round": [1, 2], "tau": [tau[0], tau[1] + 1e-6]}}}
+    assert "tau of round 2 was" in compare(edited(probes=probes), honest).moved
+    probes["spread"]["revision"] = 0
+    assert compare(edited(probes=probes), honest).moved == "", "measured in another way"
+    assert not edited(probes=probes).has(TINY.replace(probes="spread"))
+
+
+def test_a_run_stopped_without_probes_starts_again_for_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")
+
+    def stop(number):
+        if number == 2:
+            raise KeyboardInterrupt
+
+    spec, store = TINY.replace(rounds=3, probes="spread"), Store(tmp_path)
+    whole = simulate(spec)
+    for probes, resumed_at in ((None, 1), ("spread", 1), ("spread+histogram", 1)):
+        checkpoint = store.checkpoint(spec.id)
+        with pytest.raises(KeyboardInterrupt):
+            simulate(spec.replace(probes=probes), checkpoint, stop)
+        told = []
+        again = simulate(spec, checkpoint, told.append)
+        assert again.probes["spread"] == whole.probes["spread"] and again.series == whole.series
+        assert told[0] == resumed_at
+        checkpoint.clear()
+
+
+def test_when_a_probe_is_due():
+    def due(text, last=5):
+        return [n for n in range(1, last + 1) if PROBES.make(text).due(n, last)]
+
+    assert due("spread") == [1, 2, 3, 4, 5] and due("hessian") == [5] and due("hessian(every=2)") == [2, 4, 5]
+    assert due("spread(rounds=(1, 3))") == [1, 3]
+    assert due("spread(rounds=(1, 50))") == [1, 5], "a short run shows its end instead"
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("spraed", "Unknown probe 'spraed'; the known ones are: balance,"),
+        ("hessian(top=0)", "at least 1"),
+        ("spread(every=0)", "counts rounds"),
+        ("cosines(rounds=(0, 1))", "round numbers"),
+        ("cosines(of=clients)", "one of updates, models"),
+        ("coherence(groups=(3, 4))", "pairs of ids"),
+        ("tsne(samples=20)", "more samples"),
+        ("ideal(epochs=0)", "at least 1"),
+        ("histogram(limit=0)", "positive limit"),
+    ],
+)
+def test_bad_probes_fail_at_once(text, says):
+    with pytest.raises(FedlibError, match=says):
+        TINY.replace(probes=text)
