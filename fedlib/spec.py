@@ -102,6 +102,13 @@ class RunSpec:
         """Clients per round; the small term undoes 0.29 * 100 = 28.999…"""
         return int(self.participation * self.clients + 1e-9)
 
+    @property
+    def scored_models(self) -> int:
+        """How many models an evaluation has to look at: the global one, or those that the cohort left changed."""
+        from fedlib.algorithms import Algorithm
+
+        return 1 if "global" in (self.evaluation, Algorithm(self.algorithm).evaluation) else self.cohort
+
     def replace(self, **changes) -> "RunSpec":
         return dataclasses.replace(self, **changes)
 

@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from fedlib import data
+from fedlib.data import images as formats
 from fedlib.data import sources
 from fedlib.errors import FedlibError
 
@@ -57,7 +58,7 @@ def idx(array: np.ndarray) -> bytes:
 
 def write_idx(folder: Path, arrays: sources.Arrays, pack=False) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, key in zip(sources.IDX, sources.KEYS, strict=True):
+    for name, key in zip(formats.IDX, sources.KEYS, strict=True):
         raw = idx(arrays[key][:, 0] if key[0] == "x" else arrays[key])
         (folder / (name + ".gz" if pack else name)).write_bytes(gzip.compress(raw) if pack else raw)
 
@@ -66,13 +67,18 @@ def write_cifar(folder: Path, arrays: sources.Arrays) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     train = np.hstack([arrays["y_train"][:, None], arrays["x_train"].reshape(-1, 3072)])
     test = np.hstack([arrays["y_test"][:, None], arrays["x_test"].reshape(-1, 3072)])
-    for name, records in zip(sources.CIFAR_BINARY, [*np.split(train, 5), test], strict=True):
+    for name, records in zip(formats.CIFAR_BINARY, [*np.split(train, 5), test], strict=True):
         records.tofile(folder / name)
+
+
+def source_of(text: str) -> sources.Source:
+    return data.DATASETS.make(text).source
 
 
 def small(name: str, arrays: sources.Arrays, **ways) -> sources.Source:
     """The source of that name as it is, but for the small data it should yield."""
-    return dataclasses.replace(sources.SOURCES[name], digest=sources.digest(arrays), **ways)
+    sizes = len(arrays["y_train"]), len(arrays["y_test"])
+    return dataclasses.replace(source_of(name), digest=sources.digest(arrays), sizes=sizes, **ways)
 
 
 def equal(found: sources.Arrays, expected: sources.Arrays) -> bool:
@@ -86,10 +92,10 @@ def equal(found: sources.Arrays, expected: sources.Arrays) -> bool:
 def test_idx_files_are_read_cached_and_then_no_longer_needed(folder, name, pack):
     arrays = small_mnist()
     source = small(name, arrays)
-    write_idx(folder / source.folder, arrays, pack)
+    write_idx(folder / source.forms[0].folder, arrays, pack)
     found, where = sources.read(source)
     assert equal(found, arrays) and where == "data directory"
-    for file in (folder / source.folder).iterdir():
+    for file in (folder / source.forms[0].folder).iterdir():
         file.unlink()
     assert equal(sources.read(source)[0], arrays)
     assert sources.header(source) == dict(train=30, test=10, source="data directory", checksum=source.digest)
@@ -109,7 +115,7 @@ def test_cifar_sheets_are_read_with_and_without_alpha(tmp_path, mode):
         Image.fromarray(x.transpose(0, 2, 3, 1).reshape(len(x), 1024, 3)).convert(mode).save(tmp_path / f"{name}.png")
     for part in ("train", "test"):
         (tmp_path / f"{part}_lables.json").write_text(json.dumps(arrays[f"y_{part}"].tolist()))
-    assert equal(sources.read_cifar_sheets(tmp_path), arrays)
+    assert equal(formats.read_cifar_sheets(tmp_path), arrays)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 10, 400])
@@ -117,7 +123,7 @@ def test_a_cut_idx_file_is_noticed(tmp_path, keep):
     path = tmp_path / "x"
     path.write_bytes(idx(images(5, 28, 28))[:keep])
     with pytest.raises(FedlibError, match="not a whole idx file"):
-        sources.read_idx(path)
+        formats.read_idx(path)
 
 
 def damage_cut(raw: bytes) -> bytes:
@@ -146,7 +152,7 @@ def damage_swap_labels(raw: bytes) -> bytes:
 def test_a_damaged_cached_file_is_noticed_and_rebuilt(folder, damage):
     arrays = small_mnist()
     source = small("mnist", arrays)
-    write_idx(folder / source.folder, arrays)
+    write_idx(folder / source.forms[0].folder, arrays)
     sources.read(source)
     sound = source.cache.read_bytes()
     source.cache.write_bytes(damage(sound))
@@ -166,7 +172,10 @@ def test_a_damaged_cached_file_without_a_source_is_never_used(folder):
 
 def test_files_with_other_data_are_rejected(folder):
     write_idx(folder / "MNIST/raw", small_mnist())  # sound files, but not MNIST
-    with pytest.warns(UserWarning, match="other pixels or labels"), pytest.raises(FedlibError, match="was not found"):
+    with (
+        pytest.warns(UserWarning, match="training and test samples"),
+        pytest.raises(FedlibError, match="was not found"),
+    ):
         data.get("mnist", progress=False)
     assert not (folder / "mnist.npz").exists()
 
@@ -176,7 +185,7 @@ def test_a_missing_data_set_names_all_three_ways_in_one_sentence(folder, name):
     with pytest.raises(FedlibError) as error:
         data.get(name, progress=False)
     text = str(error.value)
-    assert str(folder / sources.SOURCES[name].folder) in text and sources.SOURCES[name].package in text
+    assert str(folder / source_of(name).forms[0].folder) in text and source_of(name).ways[1].name in text
     assert "torchvision's download" in text and "is not installed" in text and "\n" not in text
     assert [p.suffix for p in folder.iterdir()] == [".lock"]  # nothing half-fetched is left
 
@@ -209,7 +218,7 @@ def test_torchvision_downloads_idx_files(folder, server, monkeypatch, capfd):
     arrays = small_mnist()
     write_idx(root, arrays, pack=True)
     mnist = sources.torchvision().datasets.MNIST
-    files = [f"{name}.gz" for name in sources.IDX]
+    files = [f"{name}.gz" for name in formats.IDX]
     monkeypatch.setattr(mnist, "mirrors", [address])
     monkeypatch.setattr(mnist, "resources", [(f, hashlib.md5((root / f).read_bytes()).hexdigest()) for f in files])
     found, where = sources.read(small("mnist", arrays), progress=True)
@@ -228,7 +237,7 @@ def test_torchvision_downloads_the_binary_cifar_archive_and_checks_it(folder, se
         archive.add(tmp_path / "cifar-10-batches-bin", "cifar-10-batches-bin")
     md5 = hashlib.md5((root / "cifar.tar.gz").read_bytes()).hexdigest()
     way = sources.torchvision_archive(address + "cifar.tar.gz", md5 if sound else "0" * 32, "cifar-10-batches-bin")
-    source = small("cifar10", arrays, official=way)
+    source = small("cifar10", arrays, ways=(sources.Way("torchvision", way, source_of("cifar10").forms[0]),))
     if sound:
         found, where = sources.read(source, progress=False)
         assert equal(found, arrays) and where == "torchvision"
@@ -279,9 +288,12 @@ def test_subset_is_the_first_of_every_class_in_file_order():
 
 def test_subset_keeps_the_domains_with_their_samples():
     d = data.load("digits")
-    d = dataclasses.replace(d, domain_train=d.y_train * 7)
+    d = dataclasses.replace(d, domain_train=d.x_train[:, 0, 14, 14].long() % 2)
     s = data.subset(d, 200, None)
-    assert torch.equal(s.domain_train, s.y_train * 7)
+    assert torch.equal(s.domain_train, s.x_train[:, 0, 14, 14].long() % 2)
+    assert torch.bincount(s.y_train * 2 + s.domain_train).tolist() == [10] * 20  # as many of every class and domain
+    with pytest.raises(FedlibError, match="10 classes in 2 domains"):
+        data.subset(d, 210, None)
 
 
 @pytest.mark.parametrize("n", [0, -10, 15, 100_000])
@@ -315,4 +327,4 @@ def test_the_real_files_where_present(name, train, test):
         assert set(torch.bincount(d.y_train).tolist()) == {train // 10}
     assert set(torch.bincount(d.y_test).tolist()) == {1000} or name == "mnist"
     row = next(r for r in data.inventory() if r["name"] == name)
-    assert row["present"] and row["checksum"] == sources.SOURCES[name].digest and row["train"] == train
+    assert row["present"] and row["checksum"] == source_of(name).digest and row["train"] == train

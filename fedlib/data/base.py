@@ -1,0 +1,77 @@
+"""What a data set is, and what those that live in files have in common."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlib.data import sources
+from fedlib.errors import FedlibError
+from fedlib.registry import Registry
+
+DATASETS = Registry("data set")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples with their labels; shared, so never written to.
+
+    A sample is an image of bytes (channels, height, width), a text of word numbers (length,) as int32, or a bag of
+    words as float16 counts.
+    """
+
+    name: str
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    classes: int
+    class_names: tuple[str, ...]
+    source: str  # where the files came from
+    note: str = ""  # says so if this is only a part of the data set
+    domain_train: Tensor | None = None
+    domain_test: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.x_train.shape[1:])
+
+
+class Files:
+    """A data set in files: ``sources`` has one for every value of its parameter ``part``, or just the whole.
+
+    A part is named in the spec because it decides the numbers: ``cifar100`` never means less than all of it.
+    """
+
+    @property
+    def source(self) -> sources.Source:
+        return self.sources[getattr(self, "part", "whole")]
+
+    @classmethod
+    def variants(cls) -> list[dict]:
+        """The parameters of its parts, for the list of data sets."""
+        return [{} if part == "whole" else {"part": part} for part in cls.sources]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.source.sizes
+
+    def load(self, progress: bool = True) -> Dataset:
+        arrays, where = self.arrays(progress)
+        tensors = {k: torch.from_numpy(a).long() if k[0] != "x" else self.samples(a) for k, a in arrays.items()}
+        return Dataset(
+            name=self.name, classes=len(self.class_names), class_names=self.class_names, source=where,
+            note=self.source.note, **tensors,
+        )  # fmt: skip
+
+    def arrays(self, progress: bool) -> tuple[sources.Arrays, str]:
+        try:
+            return sources.read(self.source, progress)
+        except FedlibError as error:
+            here = [part for part, source in self.sources.items() if part != "whole" and source.present]
+            if here and self.source is self.sources.get("whole"):
+                raise FedlibError(f"{error} Only a part of it is here: write {self.name}(part={here[0]}).") from None
+            raise
+
+    def samples(self, x) -> Tensor:
+        return torch.from_numpy(x)
