@@ -55,6 +55,7 @@ class RunSpec:
         algorithm = Algorithm(self.algorithm)
         object.__setattr__(self, "algorithm", str(algorithm))
         self._check_ranges()
+        self._check_fit()
         if self.proxy is None and (learning := [p.name for p in algorithm.servers if p.needs_proxy]):
             raise FedlibError(f"{learning[0]} learns from data on the server: set proxy, such as balanced(size=200).")
         self._check_personal(algorithm)
@@ -75,6 +76,18 @@ class RunSpec:
         for part in algorithm.locals:
             if self.local_epochs < part.least_epochs:
                 raise FedlibError(f"{part.name} needs local_epochs >= {part.least_epochs}; got {self.local_epochs}.")
+
+    def _check_fit(self):
+        dataset, model = (_registries()[name].make(getattr(self, name)) for name in ("dataset", "model"))
+        words, known = getattr(dataset, "vocabulary", None), getattr(model, "vocabulary", None)
+        if words is not None and known is None:
+            raise FedlibError(f"{self.dataset} is made of words: it needs a model of texts, such as textcnn.")
+        if words is None and known is not None:
+            raise FedlibError(f"{self.model} reads words: it needs a data set of texts, such as ag_news.")
+        if words is not None and known < words:
+            raise FedlibError(f"{self.dataset} has {words} words: write a model with vocabulary={words} or more.")
+        if self.transform != "unit" and len(dataset.shape) != 3:
+            raise FedlibError(f"{self.dataset} has no pixels for transform={self.transform}: leave it out.")
 
     def _check_ranges(self):
         for name in ("clients", "rounds", "local_epochs", "batch_size", "eval_every"):
