@@ -157,6 +157,7 @@ def estimate(spec: RunSpec | Measure) -> float:
     samples = (spec.subset or train_size) * spec.cohort / spec.clients * spec.local_epochs
     samples *= 1 - spec.stragglers * (spec.local_epochs - 1) / (2 * spec.local_epochs)
     tests = (spec.test_subset or test_size) / spec.eval_every / 3  # a forward pass is a third of a step
+    tests *= spec.scored_models
     step, sample = model_cost(spec)
     seconds = spec.rounds * (samples * (sample + step / spec.batch_size) + tests * sample)
     return seconds + probes_work(spec, spec.subset or train_size, spec.test_subset or test_size) * sample

@@ -13,14 +13,14 @@ from fedlib.registry import parse
 
 PALETTE = sns.color_palette("colorblind")
 MARKERS, LINES = "osD^vPX<>*", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
-STYLES = {  # name: (label, colour, marker, line)
+STYLES = {  # registered name: (label, colour, marker, line)
     "fedavg": ("FedAvg", 0, 0, 0),
     "fedprox": ("FedProx", 1, 1, 1),
     "fedlap": ("FedLap", 2, 2, 2),
     "lws": ("LWS", 3, 3, 0),
-    "fedlaw": ("FedLAW", 4, 4, 3),
-    "fedawa": ("FedAWA", 5, 5, 0),
-    "feddw": ("FedDW", 6, 6, 0),
+    "law": ("FedLAW", 4, 4, 3),
+    "awa": ("FedAWA", 5, 5, 0),
+    "dw": ("FedDW", 6, 6, 0),
     "ldawa": ("L-DAWA", 7, 7, 1),
     "feddisco": ("FedDisco", 8, 8, 3),
     "feddyn": ("FedDyn", 9, 9, 2),
@@ -28,6 +28,15 @@ STYLES = {  # name: (label, colour, marker, line)
     "fedbe": ("FedBE", 1, 4, 3),
     "server_ft": ("Server-FT", 7, 1, 2),
     "moon": ("MOON", 4, 7, 1),
+    "feduv": ("FedUV", 2, 3, 3),
+    "fedbabu": ("FedBABU", 3, 4, 3),
+    "fedproto": ("FedProto", 5, 5, 2),
+    "fedper": ("FedPer", 8, 2, 1),
+    "fedrep": ("FedRep", 9, 8, 3),
+    "fedala": ("FedALA", 2, 9, 1),
+    "perfedavg": ("Per-FedAvg", 0, 7, 3),
+    "feddistill": ("FedDistill+", 3, 6, 1),
+    "local": ("Local", 7, 0, 2),
 }
 
 

@@ -223,7 +223,7 @@ def dw_client(omega: torch.Tensor) -> Client:
     return Client(0, 1, flat.model, flat.layout, flat.theta, flat.grad, flat.theta.clone(), {}, {"omega": omega})
 
 
-@pytest.mark.parametrize("form", ["square", "linear"])
+@pytest.mark.parametrize("form", ["square", "linear", "relu"])
 def test_dw_gradient_is_autograd_of_the_written_loss(form):
     omega = torch.tensor([[0.8, 0.1, 0.1], [0.3, 0.5, 0.2], [0.0, 0.4, 0.6]])
     c, part = dw_client(omega), ALGORITHMS.make(f"dw(mu=0.7, form={form})")
@@ -233,8 +233,9 @@ def test_dw_gradient_is_autograd_of_the_written_loss(form):
     c.model.classifier.weight.data.mul_(3).add_(0.1)  # away from A_0
     part.gradient(c)
     w = c.model.classifier.weight.detach().clone().requires_grad_()
-    a, a0 = (torch.softmax(v @ v.T, 1) for v in (w, w0))
-    near = a if form == "square" else a0.T @ a + a.T @ a0 - a0.T @ a0
+    products = [v @ v.T for v in (w, w0)]
+    a, a0 = (torch.softmax(p.relu() if form == "relu" else p, 1) for p in products)
+    near = a0.T @ a + a.T @ a0 - a0.T @ a0 if form == "linear" else a
     (expected,) = torch.autograd.grad(0.7 / 9 * (omega - near).square().sum(), w)
     torch.testing.assert_close(c.model.classifier.weight.grad, expected)
     assert c.grad.count_nonzero() == expected.numel(), "no other parameter is touched"

@@ -9,6 +9,7 @@ import pytest
 
 import fedlib
 from fedlib import paper, plots
+from fedlib.algorithms import ALGORITHMS
 from fedlib.errors import FedlibError
 from fedlib.simulation import simulate
 from fedlib.spec import RunSpec
@@ -128,7 +129,16 @@ def test_a_method_keeps_its_look():
     assert plots.style("fedprox+lws")["linestyle"] != look["linestyle"]
     assert plots.style("brand_new") == plots.style("brand_new")
     looks = [tuple(map(str, s[1:])) for s in plots.STYLES.values()]
-    assert len(set(looks)) == len(looks)
+    assert len(set(looks)) == len(looks) and set(plots.STYLES) <= set(ALGORITHMS.names())
+
+
+def test_methods_of_one_figure_differ_in_more_than_colour():
+    compared = "fedavg fedprox moon feduv fedbabu fedproto fedper fedrep fedala perfedavg feddistill local dw".split()
+    looks = [plots.STYLES[name][1:] for name in compared]
+    for n, (colour, marker, line) in enumerate(looks):
+        for other in looks[:n]:
+            assert (marker, line) != other[1:], "told apart in grey"
+            assert colour != other[0] or (marker != other[1] and line != other[2])
 
 
 def test_learning_curves_draws_every_run(records):
