@@ -418,6 +418,9 @@ def data(context, as_json):
         present, train, test = "yes" if r["present"] else "no", r["train"] or "", r["test"] or ""
         lines.append((r["name"], present, train, test, r["checksum"][:12], r["source"], r["about"]))
     print_table(lines)
+    for r in rows:
+        if not r["present"]:
+            click.echo(f"{r['name']}: {r['obtain']}.")
     click.echo(f"Data directory: {data_dir()} (FEDLIB_DATA names another); 'fedlib data get NAME' fetches a data set.")
 
 

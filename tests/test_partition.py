@@ -192,6 +192,17 @@ def test_balanced_proxy_and_the_rest_make_the_test_set():
     assert (cut("balanced(size=200)", y, 0)[0] == proxy).all() and (cut("balanced(size=200)", y, 1)[0] != proxy).any()
 
 
+def test_the_balanced_long_tail_keeps_the_curve_and_fills_every_client():
+    y = labels(5000)
+    p = split("longtail_dirichlet(alpha=0.1, rho=50, balanced=True)", y, 20, 3)
+    plain = split("longtail_dirichlet(alpha=0.1, rho=50)", y, 20, 3)
+    assert p.counts.sum(0).tolist() == plain.counts.sum(0).tolist() == [int(500 * 50 ** (-c / 9)) for c in range(10)]
+    assert p.sizes.min() >= 10 > plain.sizes.min() and len(set(np.concatenate(p.indices))) == p.sizes.sum()
+    assert p.sizes.std() < plain.sizes.std()
+    with pytest.raises(FedlibError, match="larger alpha or fewer clients"):
+        split("longtail_dirichlet(alpha=0.1, rho=50, balanced=True)", labels(600), 100, 3)
+
+
 def test_longtailed_proxy_has_its_size_and_ratio():
     y = labels(5000)
     counts = np.bincount(y[cut("longtail(size=1000, rho=10)", y, 0)[0]])

@@ -162,12 +162,39 @@ class Hybrid:
         return _cut(pools, np.hstack([first, left * second]), rng)
 
 
+def _balanced(pools: Indices, alpha: float, clients: int, rng: np.random.RandomState) -> Indices:
+    """Class by class by Dir(alpha), no more for a client that has an equal share; drawn again until all have 10."""
+    equal = sum(map(len, pools)) / clients
+    for _ in range(1000):
+        dealt, sizes = [[] for _ in range(clients)], np.zeros(clients)
+        for pool in pools:
+            rng.shuffle(pool)
+            share = rng.dirichlet([alpha] * clients) * (sizes < equal)
+            if not share.sum() > 0:
+                break  # whoever still has room drew nothing
+            pieces = np.split(pool, (share.cumsum()[:-1] / share.sum() * len(pool)).astype(int))
+            sizes += [len(piece) for piece in pieces]
+            for mine, piece in zip(dealt, pieces, strict=True):
+                mine.append(piece)
+        else:
+            if sizes.min() >= 10:
+                return [rng.permutation(np.concatenate(mine)) for mine in dealt]
+    raise FedlibError(
+        f"No draw from Dir({alpha}) leaves each of {clients} clients 10 of {round(equal * clients)} samples; take a "
+        "larger alpha or fewer clients."
+    )
+
+
 @PARTITIONS.register("longtail_dirichlet")
 class LongtailDirichlet:
-    """Class c keeps n_c * rho^(-c/(C-1)) samples, which are then shared out by Dir(alpha) (FedLAW)."""
+    """Class c keeps n_c * rho^(-c/(C-1)) samples, which are then shared out by Dir(alpha) (FedLAW).
+
+    CIFAR-10-LT and CIFAR-100-LT are cifar10 and cifar100 under this partition; CReFF's is the balanced one.
+    """
 
     alpha: float | None = None
     rho: float = 10.0  # the largest class over the smallest
+    balanced: bool = False  # clients of about equal size, none below 10 samples
 
     def __post_init__(self):
         _positive("longtail_dirichlet", alpha=self.alpha)
@@ -178,6 +205,8 @@ class LongtailDirichlet:
         pools = _shuffled(data.by_class(), rng)
         last = max(data.classes - 1, 1)
         pools = [pool[: int(len(pool) * (1 / self.rho) ** (c / last))] for c, pool in enumerate(pools)]
+        if self.balanced:
+            return _balanced(pools, self.alpha, data.clients, rng)
         return _cut(pools, _shares(self.alpha, data.clients, data.classes, rng), rng)
 
 
