@@ -22,6 +22,7 @@ from fedlib.spec import RunSpec
 FORMAT = 1
 ROOT = Path(__file__).resolve().parent.parent
 CHECKPOINT_SECONDS = 20.0
+LARGE = 30_000  # bytes of probes in a record
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,11 @@ class Store:
             return None
 
     def put(self, record: Record) -> None:
+        if (size := len(json.dumps(record.probes))) > LARGE:
+            warnings.warn(
+                f"The probes of {record.id} fill {size / 1000:.0f} KB; every=… or rounds=… keeps records small.",
+                stacklevel=2,
+            )
         text = json.dumps(record.json, indent=None, separators=(",", ":"), sort_keys=True)
         write_atomically(self.path / f"{record.id}.json", (text + "\n").encode())
 

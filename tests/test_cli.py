@@ -36,7 +36,7 @@ def test_help_is_quick_and_teaches(shell):
     seconds = time.perf_counter() - began
     assert shown.returncode == 0 and "fedlib run" in shown.stdout
     assert seconds < 2, "0.2 s on an idle machine; importing torch alone takes longer than this"
-    for command in ("list", "plan", "run", "simulate", "algorithms", "models", "data", "audit"):
+    for command in ("list", "plan", "run", "simulate", "algorithms", "models", "probes", "data", "audit"):
         assert f"fedlib {command}" in shell(command, "--help").stdout, "every help has an example"
 
 
@@ -120,6 +120,25 @@ def test_plan_and_run(shell, tmp_path, notebook):
     assert "reproduced      It learns something." in shell("list", notebook).stdout
 
 
+def test_plan_and_run_see_the_probes_that_notebooks_ask_for(shell, tmp_path, notebook):
+    """Two notebooks want other probes of the same run: it is run once, for both; what it has is not run again."""
+    assert shell("simulate", *options(), "--seed", 1).returncode == 0
+    texts = ("spread", "histogram(rounds=(1, 90))")
+    for name, text in zip("ab", texts, strict=True):
+        asking = notebook.read_text().replace("seed=seed)", f"seed=seed, probes='{text}')")
+        notebook.with_name(f"{name}.ipynb").write_text(asking)
+    paths = [notebook.with_name(f"{name}.ipynb") for name in "ab"]
+    planned = json.loads(shell("plan", *paths, "-p", "seeds", 1, "--json").stdout)
+    assert planned["total"]["missing"] == 1 and [row["missing"] for row in planned["notebooks"]] == [1, 1]
+    done = shell("run", *paths, "-p", "seeds", 1, "--out", "out", "--jobs", 1)
+    assert done.returncode == 0 and "2/2" in done.stderr, "two rounds for both notebooks together"
+    assert json.loads(shell("plan", *paths, "-p", "seeds", 1, "--json").stdout)["total"]["missing"] == 0
+    row = json.loads(shell("simulate", *options(seed="1", probes="+".join(texts)), "--json", FEDLIB_TRAIN="0").stdout)
+    assert row["probes"]["spread"]["round"] == [1, 2] == row["probes"][texts[1]]["round"]
+    assert re.search(r"^    spread: tau [\d.]+$", shell("simulate", *options(seed="1")).stdout, re.MULTILINE)
+    assert shell("audit", "--sample", 1).returncode == 0
+
+
 def test_unknown_parameters_fail_before_anything_runs(shell, tmp_path, notebook):
     other = write_notebook(notebook.with_name("table02_other.ipynb"))
     call = ("run", notebook, other, "--out", "out")
@@ -135,7 +154,7 @@ def test_a_missing_run_is_not_trained_where_that_is_forbidden(shell, tmp_path, n
     assert len(files(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("command, name", [("algorithms", "fedprox"), ("models", "mlp")])
+@pytest.mark.parametrize("command, name", [("algorithms", "fedprox"), ("models", "mlp"), ("probes", "hessian")])
 def test_what_there_is(shell, command, name):
     rows = {row["name"]: row for row in json.loads(shell(command, "--json").stdout)}
     assert rows[name]["about"] and rows[name]["parameters"]

@@ -140,8 +140,8 @@ def test_with_full_batches_the_mean_by_size_is_the_ideal_vector():
 
 
 def test_lap_agrees_with_what_fedlap_logs():
-    record = simulate(TINY.replace(algorithm="fedlap(q=0.5)", local_epochs=2, probes="lap"))
-    found = record.probe("lap")
+    record = simulate(TINY.replace(algorithm="fedlap(q=0.5)", local_epochs=2, probes="lap(every=1)"))
+    found = record.probe("lap(every=1)")
     terms = np.array(found["term/fc1"]) + np.array(found["term/classifier"])
     assert 0.5 * terms == pytest.approx(record.series["lap_term"], rel=1e-4)
     assert found["distance/fc1"][0] > 0 and 0 < found["dissimilarity/classifier"][0] < 2
@@ -356,6 +356,12 @@ def test_a_record_that_lacks_a_probe_is_run_again_and_keeps_what_it_had(tmp_path
     assert measured(both[0], "spread").loc[2, "tau"] == first.probe("spread")["tau"][1]
     with pytest.raises(FedlibError, match="Unknown probe in .* 'lap'; allowed: histogram, spread"):
         both[0].probe("lap")
+
+
+def test_probes_that_fill_a_record_are_noticed(tmp_path):
+    record = simulate(TINY.replace(probes="tsne(every=1, samples=300)+weights"))
+    with pytest.warns(UserWarning, match="every=… or rounds=… keeps records small"):
+        Store(tmp_path).put(Record(record.json | {"probes": {str(n): record.probes for n in range(4)}}))
 
 
 def test_two_pages_that_want_different_probes_of_a_run_get_one_run(tmp_path):

@@ -207,7 +207,7 @@ class Ideal(Probe):
 class Lap(Probe):
     """FedLap's dissimilarity, distance and term of every layer, mean over clients, for any method (Eqs. 5 to 10)."""
 
-    every: int | None = 1
+    every: int | None = 10
 
     def measure(self, fed, r: Round) -> dict:
         found = {"dissimilarity": {}, "distance": {}, "term": {}}
