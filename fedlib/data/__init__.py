@@ -100,6 +100,8 @@ def _row(entry) -> dict:
         return row
     source = entry.source
     row |= dict(note=source.note, source="", where="")
+    if source.note.startswith("subset"):  # what it is rather than what it is a part of
+        row["about"] = f"{entry.about.partition(':')[0]}, {source.note}"
     if (header := sources.header(source)) is not None:
         return row | header | dict(where=str(source.cache))
     row |= dict(train=None, test=None)
