@@ -1,4 +1,5 @@
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -49,6 +50,33 @@ def start(tmp_path, environment):
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def clip_folder(tmp_path_factory):
+    """A data directory with two CLIPs, one block a side, of random weights: tiny16 and tiny64 by their features."""
+    import torch
+    from safetensors.torch import save_file
+
+    from fedlib._torchvision import torchvision
+
+    torchvision()
+    import open_clip
+
+    data = tmp_path_factory.mktemp("data")
+    vision = {"image_size": 16, "layers": 1, "width": 16, "head_width": 8, "patch_size": 8}
+    text = {"context_length": 16, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
+    for features in (16, 64):
+        folder = data / "clip" / f"tiny{features}"
+        folder.mkdir(parents=True)
+        config = {"model_cfg": {"embed_dim": features, "vision_cfg": vision, "text_cfg": text}}
+        (folder / "open_clip_config.json").write_text(json.dumps(config))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = open_clip.create_model(f"local-dir:{folder}")
+        weights = {name: t.contiguous() for name, t in model.state_dict().items()}
+        save_file(weights, folder / "open_clip_model.safetensors")
+    return data
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """CReFF, CLIP2FL and FPL on numbers worked out by hand, against autograd, and in small runs."""
 
-import json
 import math
 import sys
 
@@ -9,10 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import save_file
 
 import fedlib
-from fedlib._torchvision import torchvision
 from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client, Round
 from fedlib.algorithms import clip2fl as clips
 from fedlib.algorithms.creff import classifier, generator, gradient, mismatch, with_one
@@ -35,34 +32,16 @@ METHODS = {
     "creff released": f"creff({SMALL}, variant=released)",
     "fpl": "fpl",
     "fpl released": "fpl(variant=released)",
-    "clip2fl": f"clip2fl({SMALL}, clip=tiny)",
-    "clip2fl released": f"clip2fl({SMALL}, clip=tiny, variant=released)",
+    "clip2fl": f"clip2fl({SMALL}, clip=tiny16)",
+    "clip2fl released": f"clip2fl({SMALL}, clip=tiny16, variant=released)",
 }
-
-
-@pytest.fixture(scope="module")
-def clip_folder(tmp_path_factory):
-    """A data directory with a CLIP of one block a side, its weights random: 16 features."""
-    torchvision()
-    open_clip = pytest.importorskip("open_clip")
-    data = tmp_path_factory.mktemp("data")
-    folder = data / "clip" / "tiny"
-    folder.mkdir(parents=True)
-    vision = {"image_size": 16, "layers": 1, "width": 16, "head_width": 8, "patch_size": 8}
-    text = {"context_length": 16, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
-    config = {"model_cfg": {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text}, "preprocess_cfg": {}}
-    (folder / "open_clip_config.json").write_text(json.dumps(config))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = open_clip.create_model(f"local-dir:{folder}")
-    save_file({name: t.contiguous() for name, t in model.state_dict().items()}, folder / "open_clip_model.safetensors")
-    return data
 
 
 @pytest.fixture
 def clip(clip_folder, monkeypatch):
+    """One of random weights, 16 features."""
     monkeypatch.setenv("FEDLIB_DATA", str(clip_folder))
-    return clips.load_clip("tiny", clip_folder)
+    return clips.load_clip("tiny16", clip_folder)
 
 
 def client(model="mlp(hidden=5)", samples=12, classes=3, **fields) -> Client:
@@ -295,7 +274,7 @@ def test_clip_sees_images_as_open_clip_shows_them(clip, clip_folder):
     with torch.no_grad():
         theirs = clip[0].encode_image(torch.stack(images))
     assert float(F.cosine_similarity(mine, theirs).min()) > 0.999  # PIL rounds to bytes in between
-    text = clips.text_features("tiny", clip_folder, data.class_names)
+    text = clips.text_features("tiny16", clip_folder, data.class_names)
     torch.testing.assert_close(text.norm(dim=1), torch.ones(10))
 
 

@@ -104,7 +104,8 @@ def load_clip(name: str, directory: Path):
 @torch.no_grad()
 def text_features(name: str, directory: Path, class_names: tuple[str, ...]) -> Tensor:
     model, tokenizer = load_clip(name, directory)
-    return F.normalize(model.encode_text(tokenizer([f"a photo of a {c}" for c in class_names])))
+    prompts = tokenizer([f"a photo of a {c}" for c in class_names])
+    return F.normalize(model.encode_text(prompts.to(model.logit_scale.device)))
 
 
 @torch.no_grad()
