@@ -13,7 +13,7 @@ from torch import nn
 from fedlib.algorithms import Algorithm, Client, Round
 from fedlib.data import TRANSFORMS, load, partition, proxy, subset
 from fedlib.errors import Diverged, FedlibError
-from fedlib.layout import FlatModel, gather
+from fedlib.layout import FlatModel, gather, matrix
 from fedlib.models import build
 from fedlib.optimizers import OPTIMIZERS
 from fedlib.probes import observe, sections
@@ -69,7 +69,8 @@ class Federation:
         self.x, self.y = resident(data.x_train), torch.from_numpy(labels).to(device())
         self.x_test, self.y_test = resident(data.x_test[test]), data.y_test[test].to(device())
         self.proxy = None if held is None else (resident(data.x_test[held]), data.y_test[held].to(device()))
-        self.data, self.classes = data, data.classes
+        self.data, self.classes, self.samples = data, data.classes, int(self.partition.counts.sum())
+        self.mean_size = self.samples / spec.clients
         self.spec, self.optimizer = spec, OPTIMIZERS.make(spec.optimizer)
         self.moments = self.optimizer.state(self.flat.theta)
 
@@ -79,10 +80,8 @@ class Federation:
         chosen = [(k, e) for k, e in zip(*cohort(spec, number), strict=True) if len(self.indices[k])]
         if not chosen:
             return None
-        thetas = torch.empty(len(chosen), flat.layout.size, device=device())
-        buffers = torch.empty(len(chosen), flat.layout.buffer_size, device=device())
+        thetas, buffers = (matrix(len(chosen), len(v), device()) for v in (flat.theta, flat.buffers))
         numbers, uploads = defaultdict(list), defaultdict(list)
-        mean_size = int(self.partition.counts.sum()) / spec.clients
         personal, keeps = algorithm.personal(flat.layout, device()), any(p.keeps for p in algorithm.locals)
         for row, (k, epochs) in enumerate(chosen):
             kept, anchor = run["clients"].get(k, {}), run["theta"]
@@ -95,7 +94,7 @@ class Federation:
             x, y = gather(self.x, self.indices[k]), self.y[self.indices[k]]
             client = Client(
                 k, number, flat.model, flat.layout, flat.theta, flat.grad, anchor, kept, run["broadcast"],
-                (x, y), self.classes, len(self.partition.indices[k]) / mean_size,
+                (x, y), self.classes, len(self.partition.indices[k]) / self.mean_size,
                 getattr(self.optimizer, "momentum", 0.0),
                 {"dataset": self.data, "indices": self.indices[k]},
             )  # fmt: skip
@@ -121,7 +120,7 @@ class Federation:
         sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
         context = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test), "seed": spec.seed}
         context["counts"] = torch.from_numpy(self.partition.counts[ids])  # samples of every class, per client
-        context |= {"samples": int(self.partition.counts.sum()), "clients": spec.clients, "dataset": self.data}
+        context |= {"samples": self.samples, "clients": spec.clients, "dataset": self.data}
         return Round(
             flat.layout, run["theta"], run["buffers"], thetas, buffers, sizes, ids, number, spec.server_lr, context,
             uploads, run["broadcast"],

@@ -106,5 +106,7 @@ def holdout(indices: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     if not 0 <= fraction < 1:
         raise FedlibError(f"The client hold-out is a share from 0 to below 1; got {fraction}.")
     indices = np.asarray(indices)
+    if not fraction:
+        return indices
     kept_back = stream(seed, "holdout").permutation(len(indices))[: int(fraction * len(indices))]
     return np.delete(indices, kept_back)
