@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from fedlib.errors import FedlibError
 from fedlib.measures import Measure
@@ -208,13 +208,15 @@ class Store:
     def ids(self) -> list[str]:
         return sorted(p.stem for p in self.path.glob("*.json"))
 
-    def lock(self, id: str) -> FileLock:
-        """Held while a run is made, so that two processes never make the same one."""
+    def lock(self, id: str, patience: float = -1) -> AcquireReturnProxy:
+        """Held while a run is made, so that two processes never make the same one; gives up after ``patience`` s."""
         try:
             self.work.mkdir(parents=True, exist_ok=True)
+            return FileLock(self.work / f"{id}.lock").acquire(patience)
+        except Timeout:
+            raise
         except OSError as error:
             raise FedlibError(f"Cannot write to the store {self.path}: {error.strerror}. Set FEDLIB_STORE.") from None
-        return FileLock(self.work / f"{id}.lock")
 
     def checkpoint(self, id: str) -> "Checkpoint":
         return Checkpoint(self.work / f"{id}.checkpoint", id)
@@ -255,6 +257,8 @@ class Checkpoint:
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
+        for left in self.path.parent.glob(f".{self.path.name}.*.partial"):  # by a process killed while it was writing
+            left.unlink(missing_ok=True)
 
 
 def default_store(scale: str | None = None) -> Store:
