@@ -120,23 +120,14 @@ def test_plan_and_run(shell, tmp_path, notebook):
     assert "reproduced      It learns something." in shell("list", notebook).stdout
 
 
-def test_plan_and_run_see_the_probes_that_notebooks_ask_for(shell, tmp_path, notebook):
-    """Two notebooks want other probes of the same run: it is run once, for both; what it has is not run again."""
-    assert shell("simulate", *options(), "--seed", 1).returncode == 0
-    texts = ("spread", "histogram(rounds=(1, 90))")
-    for name, text in zip("ab", texts, strict=True):
-        asking = notebook.read_text().replace("seed=seed)", f"seed=seed, probes='{text}')")
-        notebook.with_name(f"{name}.ipynb").write_text(asking)
+def test_probes_are_printed_and_a_plan_knows_which_are_lacking(shell, notebook):
+    shown = shell("simulate", *options(seed="1", probes="spread+cosines"), "--quiet").stdout
+    assert re.search(r"\n    cosines: lists only, see --json\n    spread: tau [\d.]+\n$", shown)
     paths = [notebook.with_name(f"{name}.ipynb") for name in "ab"]
+    for path, text in zip(paths, ("spread", "spread+histogram(rounds=(1, 90))"), strict=True):
+        path.write_text(notebook.read_text().replace("seed=seed)", f"seed=seed, probes='{text}')"))
     planned = json.loads(shell("plan", *paths, "-p", "seeds", 1, "--json").stdout)
-    assert planned["total"]["missing"] == 1 and [row["missing"] for row in planned["notebooks"]] == [1, 1]
-    done = shell("run", *paths, "-p", "seeds", 1, "--out", "out", "--jobs", 1)
-    assert done.returncode == 0 and "2/2" in done.stderr, "two rounds for both notebooks together"
-    assert json.loads(shell("plan", *paths, "-p", "seeds", 1, "--json").stdout)["total"]["missing"] == 0
-    row = json.loads(shell("simulate", *options(seed="1", probes="+".join(texts)), "--json", FEDLIB_TRAIN="0").stdout)
-    assert row["probes"]["spread"]["round"] == [1, 2] == row["probes"][texts[1]]["round"]
-    assert re.search(r"^    spread: tau [\d.]+$", shell("simulate", *options(seed="1")).stdout, re.MULTILINE)
-    assert shell("audit", "--sample", 1).returncode == 0
+    assert [row["missing"] for row in planned["notebooks"]] == [0, 1] and planned["total"]["missing"] == 1
 
 
 def test_unknown_parameters_fail_before_anything_runs(shell, tmp_path, notebook):
