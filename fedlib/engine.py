@@ -1,15 +1,17 @@
 """Many runs: only what the store lacks is trained, in parallel worker processes of one thread each."""
 
+import functools
 import multiprocessing
 import os
 import signal
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.managers import SyncManager
 
+from filelock import Timeout
 from tqdm import tqdm
 
 from fedlib.errors import FedlibError
@@ -17,14 +19,21 @@ from fedlib.measures import Measure
 from fedlib.spec import RunSpec
 from fedlib.store import Record, Store, default_store
 
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} rounds [{elapsed}{postfix}]"
+_tell = None  # in a worker: says how many rounds of its run are done
 
-def run(specs, jobs: int | None = None, store: Store | None = None, scale: str | None = None, progress: bool = True):
+
+def run(
+    specs, jobs: int | None = None, store: Store | None = None, scale: str | None = None, progress: bool = True,
+    engine=None,
+):  # fmt: skip
     """The records of ``specs`` (a dict, a list or one run or measurement), in the same shape. Missing ones are made.
 
-    With FEDLIB_TRAIN=0 a missing run raises instead. FEDLIB_JOBS sets the default number of workers.
+    With FEDLIB_TRAIN=0 a missing run raises instead. FEDLIB_JOBS sets the default number of workers. ``engine`` trains
+    elsewhere than in processes of this machine, such as ``cluster.Ray("auto")``.
     """
     if isinstance(specs, (RunSpec, Measure)):
-        return run([specs], jobs, store, scale, progress)[0]
+        return run([specs], jobs, store, scale, progress, engine)[0]
     store = store or default_store(scale)
     wanted = list(specs.values() if isinstance(specs, Mapping) else specs)
     todo = missing(wanted, store)
@@ -34,7 +43,8 @@ def run(specs, jobs: int | None = None, store: Store | None = None, scale: str |
             "training; unset it to train them."
         )
     if todo:
-        train_all(todo, jobs or int(os.environ.get("FEDLIB_JOBS", os.cpu_count() or 1)), store, progress)
+        jobs = jobs or int(os.environ.get("FEDLIB_JOBS", os.cpu_count() or 1))
+        (engine or train_all)(todo, jobs, store, progress)
     if isinstance(specs, Mapping):
         return {name: store.get(spec.id) for name, spec in specs.items()}
     return [store.get(spec.id) for spec in wanted]
@@ -51,83 +61,105 @@ def missing(specs, store: Store | None = None) -> list[RunSpec]:
     return sorted(lacking, key=estimate, reverse=True)
 
 
-def run_one(spec: RunSpec, store: Store, on_round=None) -> Record:
+def run_one(spec: RunSpec, store: Store, on_round=None, patience: float = -1) -> Record:
     """One run through the store: read if there, else resumed or started, under the lock of its id.
 
-    A record that lacks a probe is run again with all it ever had; the numbers it had must come out again.
+    Where another process is making it, ``patience`` says for how many seconds to wait (-1: as long as it takes).
     """
-    with store.lock(spec.id):
+    with store.lock(spec.id, patience):
         before = store.find(spec.id)
         if before and before.has(spec):  # another process was faster
             return before
-        if before:
-            spec = spec.also(before.spec.probes)
         checkpoint = store.checkpoint(spec.id)
-        record = spec.perform(checkpoint, on_round)
-        if before:
-            same_numbers(before, record)
-        store.put(record)
+        record = complete(spec, before).perform(checkpoint, on_round)
+        keep(record, before, store)
         checkpoint.clear()
     return record
 
 
-def same_numbers(before: Record, record: Record) -> None:
+def complete(spec: RunSpec, before: Record | None) -> RunSpec:
+    """A record that lacks a probe is run again with all it ever had."""
+    return spec.also(before.spec.probes) if before else spec
+
+
+def keep(record: Record, before: Record | None, store: Store) -> None:
+    """Write a record; the numbers of the one before it, if any, must have come out again."""
     from fedlib.audit import compare  # late: audits run the engine
 
-    if moved := compare(before, record).moved:
+    if before and (moved := compare(before, record).moved):
         raise FedlibError(
             f"{record.id}.json was run again to measure {record.spec.probes}, but the numbers moved: {moved}. The old "
             "record was kept; delete it if the new numbers are right."
         )
+    store.put(record)
 
 
 def train_all(todo: list[RunSpec], jobs: int, store: Store, progress: bool) -> None:
-    """Train in worker processes; a worker that dies costs its runs one retry, not the batch."""
+    """Train in worker processes, in the order given. A worker that dies costs its run one retry, not the batch."""
     context = multiprocessing.get_context("spawn")
-    total = sum(spec.rounds for spec in todo)
-    manager = SyncManager(ctx=context)  # a queue of its own process: a killed worker cannot take it down
-    manager.start(_initialise)
-    with manager, tqdm(total=total, unit="round", disable=not progress, desc="training") as bar:
-        done = manager.Queue()
-        for attempt in (1, 2):
-            try:
-                with ProcessPoolExecutor(min(jobs, len(todo)), context, _initialise) as pool:
-                    futures = [pool.submit(_work, spec, store, done) for spec in todo]
-                    try:
-                        _watch(futures, done, bar)
-                    except BaseException:
-                        pool.shutdown(wait=False, cancel_futures=True)
-                        for process in list((pool._processes or {}).values()):
-                            process.terminate()
-                        raise
-                return
-            except BrokenProcessPool:
-                todo = missing(todo, store)
-                if attempt == 2:
-                    raise FedlibError(
-                        f"Worker processes died twice, {len(todo)} runs are unfinished (out of memory?); what is "
-                        "done is kept: run again, perhaps with fewer --jobs."
-                    ) from None
+    rounds = context.RawArray("q", jobs)  # done of the run a worker is at; no lock, which a dying worker might hold
 
+    def worker(k: int) -> ProcessPoolExecutor:  # of one process, so that it is known which run a dead worker was at
+        return ProcessPoolExecutor(1, context, _begin, (rounds, k))
 
-def _watch(futures, done, bar) -> None:
-    pending = set(futures)
-    while pending:
+    waiting, running, deaths = deque(todo), {}, Counter()
+    idle = {k: worker(k) for k in range(min(jobs, len(todo)))}
+    cost, done = {spec: estimate(spec) for spec in todo}, {}
+    with tqdm(total=sum(s.rounds for s in todo), desc="training", bar_format=BAR, disable=not progress) as bar:
         try:
-            for future in as_completed(pending, timeout=0.5):
-                pending.discard(future)
-                future.result()
-        except TimeoutError:
-            pass
-        while not done.empty():
-            bar.update(done.get())
+            while waiting or running:
+                for k in list(idle)[: len(waiting)]:
+                    try:
+                        running[idle[k].submit(_train, waiting[0], store)] = waiting[0], k, idle[k]
+                        waiting.popleft(), idle.pop(k)
+                    except BrokenProcessPool:  # it died between two runs
+                        idle[k] = worker(k)
+                for future in wait(running, 0.5, FIRST_COMPLETED).done:
+                    spec, k, idle[k] = running.pop(future)
+                    rounds[k] = 0
+                    try:
+                        if future.result():
+                            done[spec] = spec.rounds
+                        else:  # another process is at it: see later what became of it
+                            waiting.append(spec)
+                    except BrokenProcessPool:
+                        idle[k] = worker(k)
+                        deaths[spec] += 1
+                        waiting.extend([spec] if deaths[spec] == 1 else [])
+                show(bar, cost, done | {spec: rounds[k] for spec, k, _ in running.values()})
+        except BaseException:
+            for pool in [*idle.values(), *(pool for _, _, pool in running.values())]:
+                for process in list((pool._processes or {}).values()):
+                    process.terminate()
+            raise
+        finally:
+            for pool in idle.values():
+                pool.shutdown()
+    if lost := [spec.id for spec, times in deaths.items() if times > 1]:
+        raise FedlibError(
+            f"The workers of {len(lost)} runs died twice, perhaps out of memory: {', '.join(lost)}. All others are "
+            "done and kept: give the same command again, with fewer --jobs if memory was short."
+        )
 
 
-def _initialise() -> None:
-    """A helper process has one thread, leaves Ctrl-C to the driver, and does not outlive it."""
-    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+def show(bar: tqdm, cost: dict[RunSpec, float], rounds: dict[RunSpec, int]) -> None:
+    """Rounds done of all runs; the time left goes by what runs are estimated to cost, since the longest come first."""
+    bar.n = sum(rounds.values())
+    share = sum(cost[spec] * n / spec.rounds for spec, n in rounds.items()) / sum(cost.values())
+    left = bar.format_interval(bar.format_dict["elapsed"] * (1 / share - 1)) if share and not bar.disable else "?"
+    bar.set_postfix_str(f"about {left} left")
+
+
+def _begin(rounds, k: int) -> None:
+    """A worker has one thread, leaves Ctrl-C to the driver, and does not outlive it."""
+    global _tell
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)  # something may have imported torch before
+    _tell = functools.partial(rounds.__setitem__, k)
 
 
 def _follow(driver: int) -> None:
@@ -136,15 +168,13 @@ def _follow(driver: int) -> None:
     os._exit(1)
 
 
-def _work(spec: RunSpec, store: Store, done) -> None:
-    seen = 0
-
-    def on_round(number: int) -> None:
-        nonlocal seen
-        done.put(number - seen)
-        seen = number
-
-    run_one(spec, store, on_round)
+def _train(spec: RunSpec, store: Store) -> bool:
+    """Whether the run is done; False if another process is at it."""
+    try:
+        run_one(spec, store, _tell, patience=1)
+    except Timeout:
+        return False
+    return True
 
 
 def estimate(spec: RunSpec | Measure) -> float:
@@ -158,7 +188,7 @@ def estimate(spec: RunSpec | Measure) -> float:
     samples *= 1 - spec.stragglers * (spec.local_epochs - 1) / (2 * spec.local_epochs)
     tests = (spec.test_subset or test_size) / spec.eval_every / 3  # a forward pass is a third of a step
     tests *= spec.scored_models
-    step, sample = model_cost(spec)
+    step, sample = model_cost(spec.model, spec.dataset)
     seconds = spec.rounds * (samples * (sample + step / spec.batch_size) + tests * sample)
     return seconds + probes_work(spec, spec.subset or train_size, spec.test_subset or test_size) * sample
 
@@ -173,7 +203,8 @@ def probes_work(spec: RunSpec, train_size: int, test_size: int) -> float:
     return sum(count * p.work(spec, train_size, test_size) for p, count in times.items())
 
 
-def model_cost(spec: RunSpec) -> tuple[float, float]:
+@functools.cache
+def model_cost(model: str, dataset: str) -> tuple[float, float]:
     """(seconds per step, seconds per sample): 50 us for every parameter tensor, and arithmetic at 40 GFLOP/s.
 
     Both fitted to benchmarks/training.py on one core; a guide for planning, not a promise.
@@ -184,9 +215,9 @@ def model_cost(spec: RunSpec) -> tuple[float, float]:
     from fedlib.data import DATASETS
     from fedlib.models import MODELS
 
-    entry = DATASETS.make(spec.dataset)
+    entry = DATASETS.make(dataset)
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        model = MODELS.make(spec.model).build(entry.shape, len(entry.class_names))
-        model(torch.empty(2, *entry.shape))
-    layers = sum(1 for _ in model.parameters())
+        net = MODELS.make(model).build(entry.shape, len(entry.class_names))
+        net(torch.empty(2, *entry.shape))
+    layers = sum(1 for _ in net.parameters())
     return 5e-5 * layers, 3 * counter.get_total_flops() / 2 / 4e10

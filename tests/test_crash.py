@@ -2,10 +2,15 @@
 
 import json
 import os
+import random
+import shutil
 import signal
+import subprocess
 import time
 
+import psutil
 import pytest
+from conftest import FEDLIB
 
 from fedlib.engine import run_one
 from fedlib.simulation import simulate
@@ -79,3 +84,92 @@ def test_ctrl_c_says_how_to_go_on(start, tmp_path, everyone, workers):
         for _ in range(100):
             os.killpg(process.pid, 0)
             time.sleep(0.1)
+
+
+BATCH = [LONG.replace(seed=seed, rounds=40) for seed in range(1, 5)]
+
+
+def arguments(*more) -> list[str]:
+    """The command that makes BATCH in two workers."""
+    fields = {name: value for name, value in BATCH[0].to_json().items() if name != "seed"}
+    options = [str(part) for name, value in fields.items() for part in (f"--{name.replace('_', '-')}", value)]
+    return ["simulate", *options, *(f"--seed={spec.seed}" for spec in BATCH), "--jobs=2", *more]
+
+
+def writes(store: Store) -> set:
+    """Every checkpoint and record that can be seen now, in the form it has now."""
+    found = set()
+    for path in [*store.work.glob("*.checkpoint"), *store.path.glob("*.json")]:
+        try:
+            found.add((path.name, path.stat().st_mtime_ns))
+        except FileNotFoundError:  # a finished run's checkpoint
+            pass
+    return found
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_whatever_is_killed_whenever_the_records_come_out_the_same(start, shell, tmp_path, kills):
+    """The driver or one of its processes is killed, at once or some writes later; a dead driver is started again."""
+    chance, store, process = random.Random(kills), Store(tmp_path / "runs"), None
+    for _ in range(kills):
+        if process is None or process.poll() is not None:
+            if len(store.ids()) == len(BATCH):  # all done before its time: there must be something left to kill
+                (store.path / f"{chance.choice(store.ids())}.json").unlink()
+            process = start(*arguments(), FEDLIB_CHECKPOINT_SECONDS="0.02")
+        before, enough = writes(store), chance.choice([0, 1, 2, 4, 8])
+        while len(writes(store) - before) == 0 and enough and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.02 * enough)
+        try:
+            driver = psutil.Process(process.pid)
+            chance.choice([driver, *driver.children(recursive=True)]).kill()
+        except psutil.NoSuchProcess:
+            pass
+        if chance.random() < 0.5:  # else the next one is killed while the driver still deals with this one
+            time.sleep(0.5)
+    process.kill()
+    last = shell(*arguments())
+    assert last.returncode == 0, last.stderr
+    assert {id: numbers(store.get(id)) for id in store.ids()} == {s.id: numbers(simulate(s)) for s in BATCH}
+    assert not list(store.work.glob("*.checkpoint")) and not list(store.work.glob(".*.partial"))
+
+
+def test_two_drivers_on_one_store_share_the_work(start, tmp_path):
+    drivers = [start(*arguments()) for _ in range(2)]
+    for driver in drivers:
+        _, error = driver.communicate(timeout=300)
+        assert driver.returncode == 0 and "160/160 rounds" in error
+    store = Store(tmp_path / "runs")
+    assert {id: numbers(store.get(id)) for id in store.ids()} == {s.id: numbers(simulate(s)) for s in BATCH}
+
+
+def limited(call, tmp_path, environment):
+    """Call the fedlib command in a mount namespace of its own, where the store is a file system as ``call`` says."""
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    (tmp_path / "runs").mkdir()
+    mount = f"mount -t tmpfs -o {call} none {tmp_path / 'runs'}"
+    if not shutil.which("unshare") or subprocess.run([*inside, mount], capture_output=True).returncode:
+        pytest.skip("needs Linux user namespaces")
+    command = [*inside, f'{mount} && exec "$0" "$@"', FEDLIB]
+    return lambda *more: subprocess.run(
+        [*command, *arguments("--quiet", *more)], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("options, says", [("size=16k", "No space left on device"), ("ro", "Read-only file system")])
+def test_a_full_disk_and_a_read_only_store_give_a_sentence(tmp_path, environment, options, says):
+    failed = limited(options, tmp_path, environment | {"FEDLIB_CHECKPOINT_SECONDS": "0"})()
+    assert failed.returncode == 2 and says in failed.stderr
+    assert failed.stderr.startswith("fedlib: Cannot write") and failed.stderr.count("\n") == 1
+
+
+def test_a_checkpoint_of_another_version_or_run_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")
+    checkpoint = Store(tmp_path).checkpoint("one")
+    checkpoint.save(round=1)
+    assert checkpoint.load()["round"] == 1
+    other = Store(tmp_path).checkpoint("two")
+    shutil.copy(checkpoint.path, other.path)
+    assert other.load() is None
+    monkeypatch.setattr("fedlib.store.FORMAT", 2)
+    assert checkpoint.load() is None
