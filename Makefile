@@ -26,7 +26,9 @@ workbook: .venv/.installed  ## regenerate every notebook from the run records (m
 
 test: lint unit notebooks-smoke notebooks-check audit  ## everything CI runs: lint, tests, notebooks, audit
 
-test-full: lint .venv/.installed  ## test, with the slow tests too
+test-full: lint .venv/.installed  ## test, with the slow tests too, and those of Ray where it can be installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock ray || \
+		echo "Ray cannot be installed here: the tests of --engine ray are skipped." >&2
 	@$(BIN)/python -m pytest -n $(JOBS) tests
 	@$(MAKE) --no-print-directory notebooks-smoke notebooks-check audit
 

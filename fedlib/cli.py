@@ -143,9 +143,24 @@ def plan(names, scale, parameters, jobs, as_json):
 @cli.command()
 @notebook_options
 @jobs_option
+@click.option(
+    "--engine",
+    type=click.Choice(["processes", "ray"]),
+    default="processes",
+    show_default=True,
+    help="Train in processes of this machine or on a Ray cluster.",
+)
+@click.option("--address", default="auto", show_default=True, help="Of the Ray cluster, such as 10.0.0.1:6379.")
+@click.option(
+    "--gpus",
+    type=click.FloatRange(min=0),
+    default=0,
+    show_default=True,
+    help="What a run gets of a GPU on the cluster: with 0.25, four share one.",
+)
 @click.option("--update", is_flag=True, help="Write the outputs back to notebooks/, without papermill's traces.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.  [default: build/notebooks]")
-def run(names, scale, parameters, jobs, update, out):
+def run(names, scale, parameters, jobs, engine, address, gpus, update, out):
     """Execute notebooks headlessly: all, or those that names, globs, papers or paths select.
 
     Runs that the store lacks are trained first, for all notebooks together; the notebooks then only render.
@@ -156,8 +171,10 @@ def run(names, scale, parameters, jobs, update, out):
     fedlib run fedlap --scale smoke --jobs 2
     fedlib run fedlap/figure01_accuracy -p seeds 1,2
     fedlib run --update                  after changing a notebook: renew its committed outputs
+    fedlib run --scale paper --engine ray --address 10.0.0.1:6379 --gpus 0.25
     """
-    from fedlib import engine, workbook
+    import fedlib
+    from fedlib import cluster, workbook
     from fedlib.store import default_store
 
     chosen = selection(names, scale, parameters)
@@ -174,7 +191,7 @@ def run(names, scale, parameters, jobs, update, out):
     for scale_, specs in wanted.items():
         refuse_damaged(default_store(scale_), {spec.id for spec in specs})
     for scale_, specs in wanted.items():
-        engine.run(specs, jobs, scale=scale_)
+        fedlib.run(specs, jobs, scale=scale_, engine=cluster.Ray(address, gpus) if engine == "ray" else None)
 
     def done(nb, path):
         verdicts = [claim["verdict"] for claim in workbook.Notebook(path).claims]
