@@ -418,17 +418,17 @@ def test_only_pixels_are_scaled():
 @pytest.mark.parametrize(
     "dataset, model, optimizer, lr, least",
     [
-        ("digit_words", "textcnn(vocabulary=258, dropout=0.2)", "sgd(momentum=0.9)", 0.1, 0.4),
-        ("digit_words", "feddw_bilstm(vocabulary=258)", "adam", 0.01, 0.2),
-        ("digit_counts", "amazon_mlp", "sgd(momentum=0.9)", 0.02, 0.5),
+        ("digit_words", "textcnn(vocabulary=258, dropout=0.2)", "adam", 0.003, 40),
+        ("digit_words", "feddw_bilstm(vocabulary=258)", "adam", 0.01, 17),
+        ("digit_counts", "amazon_mlp", "sgd(momentum=0.9)", 0.02, 40),
     ],
 )
 def test_text_models_learn_in_a_federation(dataset, model, optimizer, lr, least):
     spec = RunSpec(
-        dataset=dataset, model=model, partition="domains" if dataset == "digit_counts" else "iid", clients=2, rounds=2,
+        dataset=dataset, model=model, partition="domains" if dataset == "digit_counts" else "iid", clients=2, rounds=3,
         lr=lr, optimizer=optimizer, subset=400, test_subset=200,
     )  # fmt: skip
-    assert spec.perform().accuracy[-1] > least
+    assert spec.perform().accuracy[-1] > least  # percent; chance is 10
 
 
 @pytest.mark.parametrize(
