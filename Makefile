@@ -29,14 +29,14 @@ test: lint unit notebooks-smoke notebooks-check audit  ## everything CI runs: li
 test-full: lint .venv/.installed  ## test, with the slow tests too, and those of Ray where it can be installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock ray || \
 		echo "Ray cannot be installed here: the tests of --engine ray are skipped." >&2
-	@$(BIN)/python -m pytest -n $(JOBS) tests
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 	@$(MAKE) --no-print-directory notebooks-smoke notebooks-check audit
 
 lint: .venv/.installed  ## ruff
 	@$(BIN)/ruff check .
 
 unit: .venv/.installed  ## unit and oracle tests
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not slow" tests
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" tests
 
 notebooks-smoke: .venv/.installed  ## train and execute every notebook at the smallest scale
 	@$(BIN)/fedlib run --scale smoke --jobs $(JOBS)
