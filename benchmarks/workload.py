@@ -104,10 +104,11 @@ def main(name: str, rounds: int) -> dict:
         x = x.contiguous(memory_format=torch.channels_last)
     algorithm, optimizer, samples = Algorithm("fedavg"), OPTIMIZERS.make(spec.optimizer), SAMPLES[name]
     theta, buffers, moments = flat.theta.clone(), flat.buffers.clone(), optimizer.state(flat.theta)
+    thetas = matrix(spec.cohort, len(theta))
     start, stamps = theta.clone(), [time.time()]
     for number in range(rounds + 1):
         ids = np.random.RandomState(7000 + number).choice(spec.clients, spec.cohort, replace=False).tolist()
-        thetas, client_buffers = matrix(len(ids), len(theta)), matrix(len(ids), len(buffers))
+        client_buffers = matrix(len(ids), len(buffers))
         for row, k in enumerate(ids):
             flat.theta.copy_(theta)
             flat.buffers.copy_(buffers)

@@ -73,6 +73,8 @@ class Federation:
         self.mean_size = self.samples / spec.clients
         self.spec, self.optimizer = spec, OPTIMIZERS.make(spec.optimizer)
         self.moments = self.optimizer.state(self.flat.theta)
+        # The cohort's models, in the same memory every round: a gigabyte of new pages costs as much as filling it.
+        self.rows = matrix(spec.cohort, self.flat.layout.size, device())
 
     def train_cohort(self, number: int, algorithm: Algorithm, run: dict, logs: dict) -> Round | None:
         """Train this round's clients one after another from the global model; None if none of them has data."""
@@ -80,7 +82,7 @@ class Federation:
         chosen = [(k, e) for k, e in zip(*cohort(spec, number), strict=True) if len(self.indices[k])]
         if not chosen:
             return None
-        thetas, buffers = (matrix(len(chosen), len(v), device()) for v in (flat.theta, flat.buffers))
+        thetas, buffers = self.rows[: len(chosen)], matrix(len(chosen), flat.layout.buffer_size, device())
         numbers, uploads = defaultdict(list), defaultdict(list)
         personal, keeps = algorithm.personal(flat.layout, device()), any(p.keeps for p in algorithm.locals)
         for row, (k, epochs) in enumerate(chosen):
