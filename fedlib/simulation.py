@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedlib.algorithms import Algorithm, Client, Round
+from fedlib.cohort import together, train_together
 from fedlib.data import TRANSFORMS, load, partition, proxy, subset
 from fedlib.errors import Diverged, FedlibError
 from fedlib.layout import FlatModel, gather, matrix
@@ -77,12 +78,33 @@ class Federation:
         self.rows = matrix(spec.cohort, self.flat.layout.size, device())
 
     def train_cohort(self, number: int, algorithm: Algorithm, run: dict, logs: dict) -> Round | None:
-        """Train this round's clients one after another from the global model; None if none of them has data."""
+        """Train this round's clients from the global model; None if none of them has data."""
         spec, flat = self.spec, self.flat
         chosen = [(k, e) for k, e in zip(*cohort(spec, number), strict=True) if len(self.indices[k])]
         if not chosen:
             return None
         thetas, buffers = self.rows[: len(chosen)], matrix(len(chosen), flat.layout.buffer_size, device())
+        ids, epochs = map(list, zip(*chosen, strict=True))
+        if together(flat, spec, algorithm.locals, flat.theta.is_cuda):
+            thetas[:] = run["theta"]
+            owned = [self.indices[k] for k in ids]
+            losses = train_together(flat, thetas, self.x, self.y, owned, ids, epochs, number, spec, self.optimizer)
+            numbers, uploads = {"train_loss": losses}, {}
+        else:
+            numbers, uploads = self.train_apart(chosen, thetas, buffers, number, algorithm, run)
+        logs.update({name: float(np.mean(values)) for name, values in numbers.items()})
+        sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
+        context = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test), "seed": spec.seed}
+        context["counts"] = torch.from_numpy(self.partition.counts[ids])  # samples of every class, per client
+        context |= {"samples": self.samples, "clients": spec.clients, "dataset": self.data}
+        return Round(
+            flat.layout, run["theta"], run["buffers"], thetas, buffers, sizes, ids, number, spec.server_lr, context,
+            uploads, run["broadcast"],
+        )  # fmt: skip
+
+    def train_apart(self, chosen, thetas, buffers, number: int, algorithm: Algorithm, run: dict) -> tuple[dict, dict]:
+        """One client after another, into the rows of ``thetas`` and ``buffers``; what they log and what they upload."""
+        spec, flat = self.spec, self.flat
         numbers, uploads = defaultdict(list), defaultdict(list)
         personal, keeps = algorithm.personal(flat.layout, device()), any(p.keeps for p in algorithm.locals)
         for row, (k, epochs) in enumerate(chosen):
@@ -117,16 +139,7 @@ class Federation:
                 numbers[name].append(value)
             for name, value in client.uploads.items():
                 uploads[name].append(value)
-        logs.update({name: float(np.mean(values)) for name, values in numbers.items()})
-        ids = [k for k, _ in chosen]
-        sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
-        context = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test), "seed": spec.seed}
-        context["counts"] = torch.from_numpy(self.partition.counts[ids])  # samples of every class, per client
-        context |= {"samples": self.samples, "clients": spec.clients, "dataset": self.data}
-        return Round(
-            flat.layout, run["theta"], run["buffers"], thetas, buffers, sizes, ids, number, spec.server_lr, context,
-            uploads, run["broadcast"],
-        )  # fmt: skip
+        return numbers, uploads
 
     def evaluate(self, theta: torch.Tensor, buffers: torch.Tensor, algorithm: Algorithm, clients: dict) -> dict:
         """Accuracy and loss on the test set: of the global model, or the mean over all clients' own models.

@@ -27,7 +27,8 @@ def train(
     extra = [p for p in parts if type(p).loss is not Local.loss]
     edits = [p for p in parts if type(p).gradient is not Local.gradient]
     model, theta, grad = flat.model.train(), flat.theta, flat.grad
-    closed_form = model.closed_form() if hasattr(model, "closed_form") and not extra else None
+    mixed = spec.precision != "float32"
+    closed_form = model.closed_form() if hasattr(model, "closed_form") and not extra and not mixed else None
     total, batches = torch.zeros((), device=theta.device), 0
     phases = client.state if spec.keep_optimizer else {}
     client.spec, client.epochs = spec, epochs
@@ -47,13 +48,14 @@ def train(
                 total += closed_form(xb, yb)
             else:
                 grad.zero_()
-                features = model.features(xb)
-                logits = model.classifier(features)
-                loss = F.cross_entropy(logits, yb)
-                total += loss.detach()
-                for part in extra:
-                    if (term := part.loss(client, Batch(xb, yb, features, logits, index))) is not None:
-                        loss = loss + term
+                with torch.autocast(theta.device.type, torch.bfloat16, enabled=mixed):
+                    features = model.features(xb)
+                    logits = model.classifier(features)
+                    loss = F.cross_entropy(logits, yb)
+                    total += loss.detach()
+                    for part in extra:
+                        if (term := part.loss(client, Batch(xb, yb, features, logits, index))) is not None:
+                            loss = loss + term
                 loss.backward()
             for part in edits:
                 part.gradient(client)
