@@ -85,6 +85,11 @@ def paired(scores: pd.DataFrame, metric: str, pairs, lower_is_better=False, cens
     return effects
 
 
+def by_seed(values: pd.Series) -> dict:
+    """seed -> the values of its cells: any difference computed on an index with a level "seed", ready to compare."""
+    return {int(seed): part.tolist() for seed, part in values.groupby("seed")}
+
+
 def margin(scores: pd.DataFrame, metric: str, method: str, limit: float, end: float) -> dict:
     """How far below ``limit`` a method stays, per seed and cell; a run that never arrived counts as ``end``.
 
@@ -94,7 +99,7 @@ def margin(scores: pd.DataFrame, metric: str, method: str, limit: float, end: fl
         return {}
     values = scores[metric].xs(method, level="method")
     room = limit - (values.fillna(end) if end >= limit else values)
-    return {int(seed): room.tolist() for seed, room in room.groupby("seed")}
+    return by_seed(room)
 
 
 def compare(id: str, text: str, effects: dict, unit="points", reported: float | None = None, note: str = "") -> Claim:

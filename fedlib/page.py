@@ -21,7 +21,8 @@ def show(*things) -> Markdown:
 
 
 def show_table(frame: pd.DataFrame, title: str = "", empty: str = "nothing") -> None:
-    """Display a frame whole, without its index, or the sentence ``empty``."""
+    """Display a frame whole, without its index, or the sentence ``empty``. What is missing is a dash."""
+    frame = frame.astype({c: object for c in frame if frame[c].isna().any()}).fillna("–")
     if frame.empty:
         body, plain = f"<p>{html.escape(empty)}</p>", empty
     else:

@@ -37,6 +37,11 @@ def setting(paper: str, panel: str, scale: str) -> dict:
     return settings["defaults"] | changes["paper"] | (changes[scale] or {})
 
 
+def environments(paper: str) -> dict[str, dict]:
+    """The conditions that ``paper`` repeats every experiment under, as further arguments of ``RunSpec``."""
+    return _read(paper, "settings.yaml")["environments"]
+
+
 def differences(paper: str, panels, scale: str) -> pd.DataFrame:
     """Every setting in which ``scale`` departs from the paper's own."""
     rows = []

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -163,4 +164,27 @@ def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | No
         axis.set_yticks(y, rows)
         axis.grid(axis="y", visible=False)
     legend(figure, axes)
+    return figure
+
+
+def heatmaps(rows: dict[str, dict[str, np.ndarray]], ticks=(), label: str = "", faint: float = 1.0) -> Figure:
+    """Matrices in a grid, by row and column title, on one scale from 0 to the largest value.
+
+    ``faint`` below one brings out small values: colours follow value ** faint.
+    """
+    columns = list(dict.fromkeys(title for row in rows.values() for title in row))
+    top = max(np.max(m) for row in rows.values() for m in row.values())
+    size = (2.6 * len(columns) + 1.2, 2.7 * len(rows))
+    figure, axes = plt.subplots(len(rows), len(columns), figsize=size, squeeze=False, layout="constrained")
+    plt.close(figure)
+    for line, (name, row) in zip(axes, rows.items(), strict=True):
+        for axis, title in zip(line, columns, strict=True):
+            image = axis.imshow(row[title], cmap="cividis", norm=PowerNorm(faint, 0, top))
+            axis.set_xticks(range(len(ticks)), ticks)
+            axis.set_yticks(range(len(ticks)), ticks)
+            axis.tick_params(labelsize=7, length=0)
+        line[0].set_ylabel(name)
+    for axis, title in zip(axes[0], columns, strict=True):
+        axis.set_title(title, fontsize=10)
+    figure.colorbar(image, ax=axes, label=label, shrink=0.7)
     return figure

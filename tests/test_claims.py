@@ -9,6 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from scipy import stats
 
+from fedlib import claims as claims_module
 from fedlib.claims import MIME, compare, detectable_effect, interval, margin, paired, show_claims
 
 
@@ -82,6 +83,11 @@ def test_a_method_has_to_beat_every_base_it_is_paired_with():
     rows = [("a", "m", 1, 5.0), ("a", "weak", 1, 1.0), ("a", "strong", 1, 6.0)]
     assert paired(frame(rows), "x", [("m", "weak"), ("m", "strong")]) == {1: [-1.0]}
     assert paired(frame(rows), "x", [("m", "weak"), ("strong", "m")]) == {1: [4.0, 1.0]}, "two methods, two cells"
+
+
+def test_a_difference_worked_out_by_hand_is_sorted_by_seed():
+    x = frame([("a", "m", 2, 5.0), ("b", "m", 2, 7.0), ("a", "m", 1, 1.0)])["x"]
+    assert claims_module.by_seed(x) == {1: [1.0], 2: [5.0, 7.0]}
 
 
 def test_never_reached_counts_one_past_the_end_only_against_a_run_that_did():

@@ -11,6 +11,7 @@ import fedlib
 from fedlib import paper, plots
 from fedlib.algorithms import ALGORITHMS
 from fedlib.errors import FedlibError
+from fedlib.page import show_table
 from fedlib.simulation import simulate
 from fedlib.spec import RunSpec
 
@@ -41,6 +42,17 @@ def test_every_setting_is_a_valid_run(path, scale):
         fields = {f.name for f in dataclasses.fields(RunSpec)}
         assert set(paper.setting(name, panel, scale)) <= fields
         RunSpec(**paper.setting(name, panel, scale))
+
+
+def test_environments_change_a_panel_into_valid_runs():
+    runs = {
+        name: RunSpec(**paper.setting("feddw", "cifar10", "paper") | change)
+        for name, change in paper.environments("feddw").items()
+    }
+    assert [(r.partition, r.cohort) for r in runs.values()] == [
+        ("dirichlet(alpha=0.5)", 10),
+        ("dirichlet(alpha=0.1)", 5),
+    ]
 
 
 def test_unknown_names_list_what_is_allowed():
@@ -168,6 +180,22 @@ def test_partition_bubbles_shows_every_holding():
     assert axis.collections[0].get_offsets().tolist() == [[0, 0], [1, 1], [1, 2]]
     area = axis.collections[0].get_sizes()
     assert area[1] == pytest.approx(2 * area[0])
+
+
+def test_heatmaps_share_a_scale_and_keep_their_places():
+    low, high = np.eye(2), np.full((2, 2), 4.0)
+    figure = plots.heatmaps({"SL": {"a": low, "b": high}, "CR": {"a": high, "b": low}}, ticks="xy")
+    axes, maps = figure.axes[:4], [axis.images[0] for axis in figure.axes[:4]]
+    assert [m.get_array().tolist() for m in maps] == [m.tolist() for m in (low, high, high, low)]
+    assert {m.get_clim() for m in maps} == {(0, 4)}
+    assert [a.get_title() for a in axes] == ["a", "b", "", ""]
+    assert [a.get_ylabel() for a in axes] == ["SL", "", "CR", ""]
+
+
+def test_a_missing_number_is_a_dash(capsys):
+    show_table(pd.DataFrame({"a": [1.5, np.nan], "b": [1, 2]}))
+    shown = capsys.readouterr().out
+    assert ">–</td>" in shown and ">1.5</td>" in shown and "nan" not in shown
 
 
 def test_show_renders_source_under_its_file():
