@@ -101,6 +101,17 @@ def curves(records: dict, names, series: str = "accuracy") -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
+def layers(records: dict, names, series: str = "gamma") -> pd.DataFrame:
+    """What runs log of every layer, in long form: one row per run, layer and round, the classifier last."""
+    frames = []
+    for key, record in records.items():
+        found = [name for name in record.series if name.startswith(f"{series}/")]
+        for name in sorted(found, key=lambda n: ("classifier" in n, "/norm" in n, "/embedding" not in n, n)):
+            long = curve(record, name).rename(series).rename_axis("round").reset_index()
+            frames.append(long.assign(layer=name.removeprefix(f"{series}/"), **dict(zip(names, key, strict=True))))
+    return pd.concat(frames, ignore_index=True)[[*names, "layer", "round", series]]
+
+
 def scores(records: dict, names, series: str = "accuracy", **metrics) -> pd.DataFrame:
     """One row per run, one column per metric (a function of its curve); all NaN where the run diverged."""
     rows = []

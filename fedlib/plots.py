@@ -10,6 +10,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedlib.claims import interval
+from fedlib.errors import FedlibError
 from fedlib.registry import parse
 
 PALETTE = sns.color_palette("colorblind")
@@ -56,6 +58,15 @@ def style(method: str) -> dict:
     return {"label": " + ".join(labels), "color": PALETTE[colour], "marker": MARKERS[marker], "linestyle": LINES[line]}
 
 
+def look(name: str, place: int) -> dict:
+    """``style`` of a method; of anything else, such as "layer-wise", the look of its place in the figure."""
+    try:
+        return style(name)
+    except FedlibError:
+        n = place % 10
+        return {"label": name, "color": PALETTE[n], "marker": MARKERS[n], "linestyle": LINES[n % len(LINES)]}
+
+
 def panels(count: int, height: float = 3.7, width: float = 4.6, **kw) -> tuple[Figure, list]:
     """A row of axes in the common look. The figure is closed, so that a cell shows it once: by returning it."""
     with sns.axes_style("whitegrid", {"grid.color": ".9", "axes.edgecolor": ".4"}), sns.plotting_context("notebook"):
@@ -85,7 +96,8 @@ def learning_curves(
     for axis, group in zip(axes, groups, strict=True):
         methods = frame[frame[by] == group].groupby("method", sort=False)
         for place, (method, runs) in enumerate(methods):
-            _band(axis, runs.pivot(index="round", columns="seed", values=value), style(method), place / len(methods))
+            wide = runs.pivot(index="round", columns="seed", values=value)
+            _band(axis, wide, look(method, place), place / len(methods))
         for panel, at_round, level in stated:
             if panel == group and at_round <= frame["round"].max():
                 axis.axhline(level, color=".25", linestyle=":", linewidth=1.4, zorder=1)
@@ -130,16 +142,97 @@ def legend(figure: Figure, axes) -> None:
     figure.legend(handles.values(), handles.keys(), **place)
 
 
-def partition_bubbles(counts: np.ndarray, class_names=None, title: str = "") -> Figure:
-    """Who holds what: clients across, classes down, area by number of samples."""
-    counts = np.asarray(counts)
-    clients, classes = counts.shape
-    figure, (axis,) = panels(1, width=min(14, 3 + 0.3 * clients), height=1.5 + 0.3 * classes)
-    area = min(220, 9000 / clients) * counts[counts > 0] / counts.max()
-    axis.scatter(*np.argwhere(counts > 0).T, s=area, color=PALETTE[0], alpha=0.75, linewidth=0)
-    axis.set(xlabel="client", ylabel="class", title=title, xlim=(-1, clients), ylim=(classes - 0.2, -0.8))
-    axis.set_yticks(range(classes), class_names or range(classes))
-    axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+def partition_bubbles(counts, class_names=None, title: str = "") -> Figure:
+    """Who holds what: clients across, classes down, area by number of samples. One split, or several by title."""
+    splits = {name: np.asarray(c) for name, c in (counts if isinstance(counts, dict) else {title: counts}).items()}
+    clients, classes = next(iter(splits.values())).shape
+    size = {"width": min(14, 3 + 0.3 * clients) / len(splits) ** 0.5, "height": 1.5 + 0.3 * classes}
+    figure, axes = panels(len(splits), **size, sharey=True)
+    for axis, (name, held) in zip(axes, splits.items(), strict=True):
+        area = min(220, 9000 / clients) / len(splits) ** 0.5 * held[held > 0] / held.max()
+        axis.scatter(*np.argwhere(held > 0).T, s=area, color=PALETTE[0], alpha=0.75, linewidth=0)
+        axis.set(xlabel="client", title=name, xlim=(-1, clients), ylim=(classes - 0.2, -0.8))
+        axis.set_yticks(range(classes), class_names or range(classes))
+        axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    axes[0].set_ylabel("class")
+    return figure
+
+
+def dots(
+    frame: pd.DataFrame, by: str, x: str, value: str, ylabel="", xlabel=None, titles=None, zero=None, **kw
+) -> Figure:
+    """One panel per ``by``: per method the mean over seeds at every level of ``x``, its 95% interval and the seeds.
+
+    Levels stand at equal distances, in the order in which they come. ``zero`` draws a line across.
+    """
+    groups, methods = (list(dict.fromkeys(frame[name])) for name in (by, "method"))
+    figure, axes = panels(len(groups), **{"sharey": True} | kw)
+    for axis, group in zip(axes, groups, strict=True):
+        part = frame[frame[by] == group]
+        levels = list(dict.fromkeys(part[x]))
+        for n, method in enumerate(methods):
+            mine = part[part["method"] == method]
+            if mine.empty:
+                continue
+            mark, shift = look(method, n), 0.16 * (n - (len(methods) - 1) / 2)
+            cells = [mine.loc[mine[x] == level, value].dropna() for level in levels]
+            mean, low, high = np.array([interval(c) if len(c) else (np.nan,) * 3 for c in cells]).T
+            at = np.arange(len(levels)) + shift
+            axis.vlines(at, low, high, color=mark["color"], linewidth=2.2, alpha=0.5)
+            for place, seeds in zip(at, cells, strict=True):
+                axis.scatter([place] * len(seeds), seeds, color=mark["color"], s=9, alpha=0.5, linewidth=0)
+            axis.plot(at, mean, **mark, linewidth=1.2, markersize=8, markeredgecolor="white")
+        if zero is not None:
+            axis.axhline(zero, color=".25", linewidth=1.2, zorder=1)
+        axis.set_xticks(range(len(levels)), [f"{v:g}" if isinstance(v, int | float) else v for v in levels])
+        axis.set(title=(titles or {}).get(group, group), xlabel=xlabel or x, xlim=(-0.6, len(levels) - 0.4))
+    axes[0].set_ylabel(ylabel)
+    if len(methods) > 1:
+        legend(figure, axes)
+    return figure
+
+
+def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str = "gamma", **kw) -> Figure:
+    """One panel per ``by``: every layer's mean over seeds by round, light to dark from the first layer to the last.
+
+    ``frame`` is what ``paper.layers`` returns. The classifier is drawn apart, dashed in another colour.
+    """
+    groups = list(dict.fromkeys(frame[by]))
+    figure, axes = panels(len(groups), **kw)
+    for axis, group in zip(axes, groups, strict=True):
+        part = frame[frame[by] == group]
+        body = [layer for layer in dict.fromkeys(part["layer"]) if layer != "classifier"]
+        shades = dict(zip(body, sns.color_palette("crest", max(len(body), 1)), strict=True))
+        for layer, runs in part.groupby("layer", sort=False):
+            mean = runs.groupby("round")[value].mean()
+            last = layer == "classifier"
+            line = {"color": PALETTE[3], "linestyle": LINES[1], "linewidth": 2.6} if last else {"color": shades[layer]}
+            label = {"classifier": "classifier", body[0]: "first layer", body[-1]: "last before the classifier"}
+            marker = {"marker": "."} if len(mean) < 3 else {}
+            axis.plot(mean.index, mean, label=label.get(layer), **{"linewidth": 1.5} | line | marker)
+        axis.set(title=group, xlabel="communication round")
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axis.ticklabel_format(axis="y", useOffset=False)
+    axes[0].set_ylabel(ylabel)
+    legend(figure, axes)
+    return figure
+
+
+def histograms(frame: pd.DataFrame, by: str, limit: float, xlabel: str = "parameter", **kw) -> Figure:
+    """One panel per ``by``: per method the mean over seeds of ``counts`` in equal bins over [-limit, limit].
+
+    Shares of all parameters on a logarithmic axis; what lies beyond is in the outermost bins.
+    """
+    groups = list(dict.fromkeys(frame[by]))
+    figure, axes = panels(len(groups), sharey=True, **kw)
+    for axis, group in zip(axes, groups, strict=True):
+        for n, (method, runs) in enumerate(frame[frame[by] == group].groupby("method", sort=False)):
+            counts = np.mean([c / np.sum(c) for c in map(np.asarray, runs["counts"])], axis=0)
+            mark = {name: value for name, value in look(method, n).items() if name != "marker"}
+            axis.stairs(counts, np.linspace(-limit, limit, len(counts) + 1), **mark, linewidth=1.8)
+        axis.set(title=group, xlabel=xlabel, yscale="log")
+    axes[0].set_ylabel("share of parameters")
+    legend(figure, axes)
     return figure
 
 

@@ -198,6 +198,47 @@ def test_a_missing_number_is_a_dash(capsys):
     assert ">–</td>" in shown and ">1.5</td>" in shown and "nan" not in shown
 
 
+def test_partition_bubbles_sets_splits_side_by_side():
+    left, right = plots.partition_bubbles({"alpha 0.1": np.eye(3), "alpha 100": np.ones((3, 3))}).axes
+    assert (left.get_title(), right.get_title()) == ("alpha 0.1", "alpha 100")
+    assert (len(left.collections[0].get_offsets()), len(right.collections[0].get_offsets())) == (3, 9)
+
+
+def test_what_is_no_method_has_the_look_of_its_place():
+    assert plots.look("fedprox", 0) == plots.style("fedprox") == plots.look("fedprox", 3)
+    model, layer = plots.look("model-wise", 1), plots.look("layer-wise", 2)
+    assert model["label"] == "model-wise" and model["color"] != layer["color"] and model["marker"] != layer["marker"]
+
+
+def test_dots_are_means_with_intervals():
+    values = [("a", "fedavg", x, seed, 10 * x + seed) for x in (1, 100) for seed in (1, 2, 3)]
+    frame = pd.DataFrame(values, columns=["panel", "method", "alpha", "seed", "gain"])
+    (axis,) = plots.dots(frame, "panel", "alpha", "gain").axes
+    np.testing.assert_allclose(axis.lines[0].get_ydata(), [12, 1002])
+    bars = [segment[:, 1] for segment in axis.collections[0].get_segments()]
+    np.testing.assert_allclose(bars[0], fedlib.claims.interval([11, 12, 13])[1:])
+    assert [t.get_text() for t in axis.get_xticklabels()] == ["1", "100"]
+
+
+def test_layers_are_in_order_and_drawn_by_seed_mean():
+    setting = paper.setting("fedlws", "cifar10", "smoke")
+    runs = {("digits", s): simulate(RunSpec(**setting, algorithm="lws(beta=0.1)", seed=s)) for s in (1, 2)}
+    frame = paper.layers(runs, ("data", "seed"))
+    assert list(dict.fromkeys(frame["layer"])) == ["fc1", "classifier"]
+    assert len(frame) == 2 * 2 * setting["rounds"]
+    (axis,) = plots.layer_curves(frame, "data").axes
+    drawn = next(line for line in axis.lines if line.get_label() == "classifier")
+    both = [record.curve("gamma/classifier") for record in runs.values()]
+    np.testing.assert_allclose(drawn.get_ydata(), np.mean(both, axis=0))
+
+
+def test_histograms_are_shares_of_all_parameters():
+    frame = pd.DataFrame({"model": "cnn", "method": ["fedavg", "layer-wise"], "counts": [[1, 2, 1], [0, 4, 0]]})
+    (axis,) = plots.histograms(frame, "model", limit=0.3).axes
+    shares = [patch.get_data().values.tolist() for patch in axis.patches]
+    assert shares == [[0.25, 0.5, 0.25], [0, 1, 0]]
+
+
 def test_show_renders_source_under_its_file():
     text = fedlib.show(paper.rounds_to).data
     assert text.startswith("`fedlib/paper.py`\n```python\ndef rounds_to(")
