@@ -152,7 +152,7 @@ def show_claims(claims: list[Claim], scale: str) -> None:
     display({MIME: data, "text/html": _html(claims), "text/plain": _plain(claims)}, raw=True)
 
 
-def _cells(claim: Claim) -> tuple[str, str, str, str, str]:
+def cells(claim: Claim) -> tuple[str, str, str, str, str]:
     """Verdict, effect, interval, seeds and remarks as a reader sees them."""
     number = lambda v: "–" if v is None else f"{v:+.2f}"  # noqa: E731
     effect = f"{number(claim.effect)} {claim.unit}" if claim.effect is not None else "–"
@@ -169,14 +169,14 @@ def _cells(claim: Claim) -> tuple[str, str, str, str, str]:
 
 def _html(claims: list[Claim]) -> str:
     heads = ("claim", "", "verdict", "effect", "95% interval", "seeds", "remarks")
-    rows = [(f"<b>{c.id.split('.')[-1]}</b>", html.escape(c.text), *map(html.escape, _cells(c))) for c in claims]
+    rows = [(f"<b>{c.id.split('.')[-1]}</b>", html.escape(c.text), *map(html.escape, cells(c))) for c in claims]
     return html_table(heads, rows)
 
 
 def _plain(claims: list[Claim]) -> str:
     lines = []
     for claim in claims:
-        verdict, effect, bounds, seeds, remarks = _cells(claim)
+        verdict, effect, bounds, seeds, remarks = cells(claim)
         lines.append(f"{claim.id}  {verdict}: {claim.text}")
         lines.append(f"    effect {effect}, 95% interval {bounds}, seeds {seeds}" + f" ({remarks})" * bool(remarks))
     return "\n".join(lines)

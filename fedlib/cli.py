@@ -43,6 +43,7 @@ def cli():
 
     \b
     fedlib list                          the notebooks, their claims and verdicts
+    fedlib report                        all claims in one table
     fedlib plan                          what would have to be trained, and how long that takes
     fedlib run                           regenerate every notebook into build/
     fedlib run 'fedlap/figure01*' --scale smoke
@@ -101,6 +102,28 @@ def list_(names, as_json):
             click.echo(f"    {claim['verdict']:<15} {claim['text']}")
         if not nb.claims:
             click.echo("    no claims yet: the committed notebook has not been executed")
+
+
+@cli.command()
+@click.option("--update", is_flag=True, help="Write the table into README.md, between its markers.")
+@json_option
+def report(update, as_json):
+    """The scoreboard: every claim of every notebook with effect, interval, seeds and verdict, as one Markdown table.
+
+    \b
+    fedlib report
+    fedlib report --update               after notebooks were executed again
+    fedlib report --json | jq '.[] | select(.paper == "fedlws" and .verdict == "reproduced") | .text'
+    """
+    from fedlib import report, workbook
+
+    claims = report.gather(workbook.find())
+    if as_json:
+        return print_json(claims)
+    if update:
+        report.put(report.markdown(claims))
+        return click.echo(f"README.md has the scoreboard: {report.sentence(claims)}.")
+    click.echo(report.markdown(claims))
 
 
 @cli.command()
@@ -175,6 +198,7 @@ def run(names, scale, parameters, jobs, engine, address, gpus, update, out):
     """
     import fedlib
     from fedlib import cluster, workbook
+    from fedlib import report as report_
     from fedlib.store import default_store
 
     chosen = selection(names, scale, parameters)
@@ -207,6 +231,8 @@ def run(names, scale, parameters, jobs, engine, address, gpus, update, out):
         folders = sorted({workbook.shown_path(path.parent) for path in paths})
         plural = "s" if len(paths) > 1 else ""
         click.echo(f"{len(paths)} notebook{plural} regenerated in {', '.join(folders)}.")
+        if claims := report_.gather(workbook.Notebook(path) for path in paths):
+            click.echo(f"{report_.sentence(claims)}.")
 
 
 def refuse_damaged(store, ids) -> None:

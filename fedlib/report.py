@@ -1,0 +1,60 @@
+"""The scoreboard: every claim of every executed notebook, gathered into one table."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedlib.claims import MARKS, Claim, cells
+from fedlib.errors import FedlibError
+from fedlib.workbook import ROOT, Notebook
+
+BEGIN, END = "<!-- scoreboard: written by `fedlib report --update` -->", "<!-- end of the scoreboard -->"
+TITLES = {"fedlws": "FedLWS", "fedawa": "FedAWA", "fedlap": "FedLap", "fedlaw": "FedLAW", "feddw": "FedDW"}
+
+
+def gather(notebooks: Iterable[Notebook]) -> list[dict]:
+    """All claims with what our runs say of them, in the order of the notebooks."""
+    return [{"notebook": nb.name, **claim} for nb in notebooks for claim in nb.claims]
+
+
+def counts(claims: list[dict]) -> dict[str, dict[str, int]]:
+    """How many claims of each paper have which verdict, and of all of them."""
+    papers = list(dict.fromkeys(c["paper"] for c in claims))
+    table = {p: [c["verdict"] for c in claims if c["paper"] == p] for p in papers}
+    table["all"] = [c["verdict"] for c in claims]
+    return {p: {v: found.count(v) for v in MARKS} for p, found in table.items()}
+
+
+def sentence(claims: list[dict]) -> str:
+    """Such as ``41 claims: 12 reproduced, 20 not reproduced, 9 undecided``."""
+    found = {v: n for v, n in counts(claims)["all"].items() if n}
+    return f"{len(claims)} claims: {', '.join(f'{n} {v}' for v, n in found.items())}"
+
+
+def markdown(claims: list[dict]) -> str:
+    """The counts by paper, and below them every claim."""
+    lines = ["| paper | " + " | ".join(MARKS) + " |", "|---|" + "--:|" * len(MARKS)]
+    for paper, found in counts(claims).items():
+        lines.append(f"| {TITLES.get(paper, paper)} | " + " | ".join(map(str, found.values())) + " |")
+    heads = ("notebook", "claim", "verdict", "effect", "95% interval", "seeds", "remarks")
+    lines += ["", f"<details><summary>Every claim ({sentence(claims)})</summary>", ""]
+    lines += ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    fields = [f.name for f in dataclasses.fields(Claim)]
+    for c in claims:
+        link = f"[{c['paper']} {c['exhibit']}](notebooks/{c['notebook']}.ipynb)"
+        row = (link, c["text"], *cells(Claim(**{name: c[name] for name in fields})))
+        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |")
+    return "\n".join([*lines, "", "</details>"])
+
+
+def put(board: str, path: Path = ROOT / "README.md") -> None:
+    """Write ``board`` between the markers of a page."""
+    path.write_text(replaced(path.read_text(encoding="utf-8"), board), encoding="utf-8")
+
+
+def replaced(page: str, board: str) -> str:
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise FedlibError(f"The page has no place for the scoreboard: put the lines {BEGIN} and {END} there.")
+    return f"{before}{BEGIN}\n{board}\n{END}{after}"
