@@ -252,20 +252,24 @@ def selection(names, scale, parameters) -> list[tuple]:
 # ---------------------------------------------------------------- one run
 
 
-def spec_options(command):
-    """One option per field of RunSpec; the help is the comment beside the field."""
+def spec_options(only=None, several: str | None = None):
+    """One option per field of RunSpec, or per field named in ``only``; the help is the comment beside the field."""
     comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(RunSpec), re.MULTILINE))
-    for field in reversed(dataclasses.fields(RunSpec)):
-        default = "" if field.default is dataclasses.MISSING else f"  [default: {field.default}]"
-        required = "  [required]" if field.default is dataclasses.MISSING else default
-        command = click.option(
-            f"--{field.name.replace('_', '-')}",
-            field.name,
-            multiple=field.name == "seed",
-            metavar=kind_of(field.type),
-            help=comments.get(field.name, "") + (" May be repeated." if field.name == "seed" else "") + required,
-        )(command)
-    return command
+
+    def add(command):
+        for field in reversed([f for f in dataclasses.fields(RunSpec) if only is None or f.name in only]):
+            default = "required" if field.default is dataclasses.MISSING else f"default: {field.default}"
+            again = " May be repeated." if field.name == several else ""
+            command = click.option(
+                f"--{field.name.replace('_', '-')}",
+                field.name,
+                multiple=field.name == several,
+                metavar=kind_of(field.type),
+                help=f"{comments.get(field.name, '')}{again}  [{default}]",
+            )(command)
+        return command
+
+    return add
 
 
 def kind_of(kind) -> str:
@@ -286,8 +290,14 @@ def value_of(field: dataclasses.Field, text: str):
         return text
 
 
+def values_of(texts: dict[str, str]) -> dict:
+    """The same for several fields by name; what is no field stays as it is, for RunSpec to refuse."""
+    fields = {field.name: field for field in dataclasses.fields(RunSpec)}
+    return {name: value_of(fields[name], text) if name in fields else text for name, text in texts.items()}
+
+
 @cli.command()
-@spec_options
+@spec_options(several="seed")
 @click.option("-p", "--set", "pairs", nargs=2, multiple=True, metavar="FIELD VALUE", help="Another way to set a field.")
 @click.option("--fresh", is_flag=True, help="Train again even if there is a record.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
@@ -305,10 +315,8 @@ def simulate(pairs, fresh, quiet, jobs, as_json, seed, **options):
     --json prints id, spec, status, round and accuracy (lists), summary, and what --probes found; accuracies are
     shares of 1. With several seeds it is a list.
     """
-    texts = {name: text for name, text in options.items() if text is not None} | dict(pairs)
-    fields = {field.name: field for field in dataclasses.fields(RunSpec)}
-    values = {name: value_of(fields[name], text) if name in fields else text for name, text in texts.items()}
-    seeds = [{"seed": value_of(fields["seed"], text)} for text in seed] or [{}]
+    values = values_of({name: text for name, text in options.items() if text is not None} | dict(pairs))
+    seeds = [values_of({"seed": text}) for text in seed] or [{}]
     specs = [RunSpec.from_json(values | one) for one in seeds]
     records = simulated(specs, fresh, jobs, progress=not quiet)
     if as_json:
@@ -325,6 +333,63 @@ def simulate(pairs, fresh, quiet, jobs, as_json, seed, **options):
             last = {name: values[-1] for name, values in found["series"].items() if name != "round"}
             numbers = [f"{name} {value:.4g}" for name, value in last.items() if isinstance(value, float)]
             click.echo(f"    {text}: {', '.join(numbers) or 'lists only, see --json'}")
+
+
+CENTRAL = "dataset model subset skip transform batch_size optimizer lr lr_decay seed start".split()
+
+
+@cli.command()
+@click.argument("name", required=False)
+@spec_options(only=CENTRAL)
+@click.option("--epochs", type=click.IntRange(min=1), default=10, show_default=True, help="Passes over the images.")
+@json_option
+def pretrain(name, epochs, as_json, **options):
+    """Train a model on a whole data set and keep it as a checkpoint that runs can start from.
+
+    Without NAME, lists the checkpoints. With a NAME that exists and no option, trains it again by its recipe and fails
+    if other weights come out. It can be stopped at any time and goes on from its last epoch.
+
+    \b
+    fedlib pretrain                      what there is
+    fedlib pretrain resnet20_cifar10     make it again and compare
+    fedlib pretrain my_mlp --dataset mnist --model 'mlp(hidden=64)' --epochs 5 --lr 0.05
+    fedlib simulate --start my_mlp --dataset mnist --model 'mlp(hidden=64)' --partition iid
+
+    A checkpoint is papers/weights/NAME.safetensors with its recipe and sha256 in NAME.json. The sha256 is part of
+    the id of runs that start from it. Where a run has other classes, write --start 'NAME(classifier=fresh)'.
+    """
+    from tqdm import tqdm
+
+    from fedlib import pretrained
+
+    pretrained.STARTS.read()
+    cards = {start: cls.card for start, cls in pretrained.STARTS.entries.items()}
+    if name is None:
+        return print_json(cards) if as_json else print_cards(cards)
+    given = values_of({field: text for field, text in options.items() if text is not None})
+    if name in cards and (given or "recipe" not in cards[name]):
+        raise FedlibError(f"There is a start {name!r} already, made otherwise: choose another name.")
+    if not name.isidentifier():
+        raise FedlibError(f"A start is named by letters, digits and '_', such as resnet20_cifar10; got {name!r}.")
+    central = dict(partition="iid", clients=1, keep_optimizer=True, rounds=epochs, eval_every=epochs)
+    spec = RunSpec.from_json(cards[name]["recipe"] if name in cards else given | central)
+    with tqdm(total=spec.rounds, unit="epoch", desc=name) as bar:
+        card = pretrained.pretrain(name, spec, lambda done: bar.update(done - bar.n))
+    if as_json:
+        print_json(card)
+    else:
+        print_cards({name: card})
+    if card["sha256"] != cards.get(name, card)["sha256"]:
+        before = cards[name]
+        raise FedlibError(
+            f"Other weights came out than those of {name}: accuracy {card['accuracy']} (then {before['accuracy']}), "
+            f"on {card['environment']} (then {before['environment']}). The kept ones were left as they are."
+        )
+
+
+def print_cards(cards: dict[str, dict]) -> None:
+    for name, card in cards.items():
+        click.echo(f"{name}  sha256 {card['sha256'][:12]}\n    {card['about']}")
 
 
 def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool) -> list:

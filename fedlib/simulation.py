@@ -17,6 +17,7 @@ from fedlib.errors import Diverged, FedlibError
 from fedlib.layout import FlatModel, gather, matrix
 from fedlib.models import build
 from fedlib.optimizers import OPTIMIZERS
+from fedlib.pretrained import STARTS
 from fedlib.probes import observe, sections
 from fedlib.random import stream
 from fedlib.spec import RunSpec
@@ -45,7 +46,7 @@ class Federation:
     """The fixed part of a run: data on the device, who owns what, the model and where it starts."""
 
     def __init__(self, spec: RunSpec):
-        data = subset(load(spec.dataset), spec.subset, spec.test_subset)
+        data = subset(load(spec.dataset), spec.subset, spec.test_subset, spec.skip)
         labels = data.y_train.numpy()
         domains = None if data.domain_train is None else data.domain_train.numpy()
         self.partition = partition.split(spec.partition, labels, spec.clients, spec.seed, domains, data.classes)
@@ -59,6 +60,8 @@ class Federation:
         if not any(len(i) for i in self.indices):
             raise FedlibError("No client holds any sample; give the partition more data or fewer clients.")
         model = build(spec.model, tuple(data.x_train.shape[1:]), data.classes, spec.seed)
+        if spec.start:
+            STARTS.make(spec.start).load_into(model)
         # Memory format is a fixed rule of the model: channels_last for convolutions, which it speeds up.
         conv = any(isinstance(m, nn.Conv2d) for m in model.modules())
         self.flat = FlatModel(model, device(), channels_last=conv)
@@ -69,6 +72,7 @@ class Federation:
 
         self.x, self.y = resident(data.x_train), torch.from_numpy(labels).to(device())
         self.x_test, self.y_test = resident(data.x_test[test]), data.y_test[test].to(device())
+        self.domain_test = None if data.domain_test is None else data.domain_test[test].to(device())
         self.proxy = None if held is None else (resident(data.x_test[held]), data.y_test[held].to(device()))
         self.data, self.classes, self.samples = data, data.classes, int(self.partition.counts.sum())
         self.mean_size = self.samples / spec.clients
@@ -187,11 +191,16 @@ def cohort(spec: RunSpec, number: int) -> tuple[list[int], list[int]]:
 def simulate(spec: RunSpec, checkpoint=None, on_round=None) -> Record:
     """Run ``spec`` and return its record. ``checkpoint`` (see store) makes it resumable; ``on_round(done)`` is told
     after every round."""
+    return trained(spec, checkpoint, on_round)[0]
+
+
+def trained(spec: RunSpec, checkpoint=None, on_round=None) -> tuple[Record, dict[str, torch.Tensor]]:
+    """As ``simulate``, with the global model it ended at as a state_dict."""
     with one_thread():
         return _simulate(spec, checkpoint, on_round or (lambda done: None))
 
 
-def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
+def _simulate(spec: RunSpec, checkpoint, on_round) -> tuple[Record, dict[str, torch.Tensor]]:
     began = time.perf_counter()
     fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
     run = {
@@ -231,7 +240,7 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> Record:
     except Diverged as stop:
         error = {"round": stop.round, "client": stop.client, "message": str(stop)}
     measured = spec, run["series"], fed.partition, cohorts(spec), environment(), run["seconds"], error, run["probes"]
-    return Record.of_run(*measured)
+    return Record.of_run(*measured), fed.flat.layout.unpack(run["theta"].cpu(), run["buffers"].cpu())
 
 
 def append(series: dict[str, list], logs: dict) -> None:

@@ -19,9 +19,11 @@ class RunSpec:
     model: str  # such as mlp(hidden=64) or simple_cnn
     partition: str  # such as shards(per_client=2) or dirichlet(alpha=0.1)
     algorithm: str = "fedavg"  # parts joined by '+', such as fedprox(mu=0.01)
+    start: str | None = None  # a pretrained checkpoint, such as resnet20_cifar10; None is fresh weights
     subset: int | None = None  # training images used, the first of every class; None is all
+    skip: int = 0  # training images passed over before those, the first of every class
     test_subset: int | None = None  # the same for the test set
-    transform: Literal["unit", "half"] = "unit"  # pixels in [0, 1] or in [-1, 1]
+    transform: Literal["unit", "half", "imagenet"] = "unit"  # pixels in [0, 1], in [-1, 1], or less ImageNet's mean
     corruption: str | None = None  # such as swap(fraction=0.25)
     client_holdout: float = 0.0  # share of every client's data kept from training
     proxy: str | None = None  # the server's own data, such as balanced(size=200), cut from the test set
@@ -87,8 +89,12 @@ class RunSpec:
             raise FedlibError(f"{self.model} reads words: it needs a data set of texts, such as ag_news.")
         if words is not None and known < words:
             raise FedlibError(f"{self.dataset} has {words} words: write a model with vocabulary={words} or more.")
+        if self.start is not None and (theirs := _registries()["start"].make(self.start).card["model"]) != self.model:
+            raise FedlibError(f"The start {self.start} is a {theirs} and this run's model is {self.model}.")
         if self.transform != "unit" and len(dataset.shape) != 3:
             raise FedlibError(f"{self.dataset} has no pixels for transform={self.transform}: leave it out.")
+        if self.transform == "imagenet" and dataset.shape[0] != 3:
+            raise FedlibError(f"transform=imagenet is for colour images, which {self.dataset} does not have.")
 
     def _check_ranges(self):
         for name in ("clients", "rounds", "local_epochs", "batch_size", "eval_every"):
@@ -105,8 +111,11 @@ class RunSpec:
                 f"participation={self.participation} of {self.clients} clients selects nobody or too many; "
                 f"choose a share from {1 / self.clients:.4g} to 1."
             )
-        if self.seed < 0:
-            raise FedlibError(f"seed must not be negative; got {self.seed}.")
+        for name in ("seed", "skip"):
+            if getattr(self, name) < 0:
+                raise FedlibError(f"{name} must not be negative; got {getattr(self, name)}.")
+        if self.skip and self.subset is None:
+            raise FedlibError("skip passes over training images before a subset: set subset too.")
         for name in ("subset", "test_subset"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise FedlibError(f"{name} must be at least 1, or None for all; got {getattr(self, name)}.")
@@ -151,13 +160,13 @@ class RunSpec:
         return simulate(self, checkpoint, on_round)
 
     @cached_property
-    def revisions(self) -> dict[str, int]:
-        """Revisions above 1 of the data set, model, partition and algorithm parts involved."""
+    def revisions(self) -> dict[str, int | str]:
+        """Revisions above 1 of the data set, model, partition and algorithm parts involved; a start's is its sha256."""
         from fedlib.algorithms import Algorithm
 
         things = [r.make(getattr(self, n)) for n, r in _registries().items() if getattr(self, n) is not None]
         things += Algorithm(self.algorithm).parts
-        return {t.name: t.revision for t in things if t.revision > 1}
+        return {t.name: t.revision for t in things if t.revision != 1}
 
     @cached_property
     def id(self) -> str:
@@ -172,6 +181,7 @@ def _registries() -> dict:
     from fedlib.data.proxy import CORRUPTIONS, PROXIES
     from fedlib.models import MODELS
     from fedlib.optimizers import OPTIMIZERS
+    from fedlib.pretrained import STARTS
 
     return {
         "dataset": DATASETS,
@@ -180,4 +190,5 @@ def _registries() -> dict:
         "corruption": CORRUPTIONS,
         "proxy": PROXIES,
         "optimizer": OPTIMIZERS,
+        "start": STARTS,
     }

@@ -16,7 +16,7 @@ from fedlib.data.sources import data_dir
 from fedlib.errors import FedlibError
 from fedlib.registry import written
 
-__all__ = ["DATASETS", "TRANSFORMS", "Dataset", "data_dir", "get", "inventory", "load", "subset", "to_float"]
+__all__ = ["DATASETS", "TRANSFORMS", "Dataset", "about", "data_dir", "get", "inventory", "load", "subset", "to_float"]
 
 
 def _of_pixels(scale: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -30,9 +30,13 @@ def _of_pixels(scale: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return transform
 
 
+# Mean and deviation of ImageNet's red, green and blue.
+IMAGENET = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])[:, :, None, None]
+
 TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "unit": _of_pixels(lambda x: x / 255),
     "half": _of_pixels(lambda x: (x / 255 - 0.5) / 0.5),
+    "imagenet": _of_pixels(lambda x: (x / 255 - IMAGENET[0]) / IMAGENET[1]),  # for weights trained that way
 }
 
 
@@ -51,10 +55,13 @@ def get(text: str, progress: bool = True) -> Dataset:
     return DATASETS.make(text).load(progress)
 
 
-def subset(dataset: Dataset, n_train: int | None, n_test: int | None) -> Dataset:
-    """The first n/classes samples of every class, in file order, and as many of every domain; None keeps all."""
+def subset(dataset: Dataset, n_train: int | None, n_test: int | None, skip: int = 0) -> Dataset:
+    """The first n/classes samples of every class, in file order, and as many of every domain; None keeps all.
+
+    ``skip`` training samples, as many of every class, are passed over before them.
+    """
     changes, notes = {}, [dataset.note] if dataset.note else []
-    for part, n in (("train", n_train), ("test", n_test)):
+    for part, n, past in (("train", n_train, skip), ("test", n_test, 0)):
         if n is None:
             continue
         group, domain = getattr(dataset, f"y_{part}"), getattr(dataset, f"domain_{part}")
@@ -62,18 +69,20 @@ def subset(dataset: Dataset, n_train: int | None, n_test: int | None) -> Dataset
         if domain is not None:
             domains = int(domain.max()) + 1
             group, groups, kinds = group * domains + domain, groups * domains, f"{kinds} in {domains} domains"
-        each, fewest = n // groups, int(torch.bincount(group, minlength=groups).min())
-        if n <= 0 or n % groups or each > fewest:
+        each, past, over = n // groups, past // groups, (n % groups, past % groups)
+        fewest = int(torch.bincount(group, minlength=groups).min())
+        if n <= 0 or any(over) or past + each > fewest:
             raise FedlibError(
-                f"A {part} subset of {dataset.name} is a multiple of its {kinds} "
-                f"and at most {fewest * groups}; got {n}."
+                f"A {part} subset of {dataset.name}, and what is skipped before it, is a multiple of its {kinds} "
+                f"and both together at most {fewest * groups}; got {n} after {past * groups + over[1]}."
             )
-        keep = torch.cat([torch.nonzero(group == g)[:each, 0] for g in range(groups)]).sort().values
+        keep = torch.cat([torch.nonzero(group == g)[past : past + each, 0] for g in range(groups)]).sort().values
         for field in (f"x_{part}", f"y_{part}", f"domain_{part}"):
             if (whole := getattr(dataset, field)) is not None:
                 changes[field] = whole[keep]
         of = "class" if domain is None else "class and domain"
-        notes.append(f"subset: the first {each} of each {of} of the {part} set ({n} of {len(group)})")
+        after = f" after the first {past}" if past else ""
+        notes.append(f"subset: the first {each} of each {of}{after} of the {part} set ({n} of {len(group)})")
     return dataclasses.replace(dataset, **changes, note="; ".join(notes))
 
 
@@ -90,8 +99,14 @@ def inventory() -> list[dict]:
     return [_row(cls(**values)) for cls in classes for values in (cls.variants() if hasattr(cls, "variants") else [{}])]
 
 
+def about(entry) -> str:
+    """What a data set is in a line; of a part, what it is rather than what it is a part of."""
+    note = entry.source.note if hasattr(entry, "sources") else ""
+    return f"{entry.about.partition(':')[0]}, {note}" if note.startswith("subset") else entry.about
+
+
 def _row(entry) -> dict:
-    row = dict(name=written(entry), about=entry.about, present=True, train=entry.sizes[0], test=entry.sizes[1])
+    row = dict(name=written(entry), about=about(entry), present=True, train=entry.sizes[0], test=entry.sizes[1])
     row |= dict(source="scikit-learn", where="installed package", checksum="", note="", obtain="")
     if hasattr(entry, "domains"):  # made of others
         absent = [domain.name for domain in entry.domains if not _row(domain)["present"]]
@@ -100,8 +115,6 @@ def _row(entry) -> dict:
         return row
     source = entry.source
     row |= dict(note=source.note, source="", where="")
-    if source.note.startswith("subset"):  # what it is rather than what it is a part of
-        row["about"] = f"{entry.about.partition(':')[0]}, {source.note}"
     if (header := sources.header(source)) is not None:
         return row | header | dict(where=str(source.cache))
     row |= dict(train=None, test=None)
