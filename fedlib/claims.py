@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 from scipy import optimize, stats
+from scipy.spatial.distance import squareform
 
 from fedlib.page import html_table
 
@@ -55,6 +56,18 @@ def detectable_effect(values, power: float = 0.8) -> float:
     bar = stats.t.ppf(0.975, n - 1)
     shift = optimize.brentq(lambda c: stats.nct.sf(bar, n - 1, c) - power, 0, 10 * bar)
     return shift * np.std(values, ddof=1) / math.sqrt(n)
+
+
+def mantel(a, b, permutations: int = 999) -> tuple[float, float]:
+    """Do two distance matrices (condensed) agree: Spearman's correlation of their entries, and a one-sided p-value.
+
+    The entries of a matrix are not independent, so the clients of one are permuted (Mantel's test), always alike.
+    """
+    matrix, rng = squareform(a), np.random.default_rng(0)
+    ranks = stats.rankdata(b)
+    orders = [np.arange(len(matrix)), *(rng.permutation(len(matrix)) for _ in range(permutations))]
+    found = [np.corrcoef(stats.rankdata(squareform(matrix[np.ix_(o, o)])), ranks)[0, 1] for o in orders]
+    return found[0], float(np.mean(np.array(found) >= found[0] - 1e-12))
 
 
 def paired(scores: pd.DataFrame, metric: str, pairs, lower_is_better=False, censor: float | None = None) -> dict:

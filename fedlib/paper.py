@@ -53,9 +53,11 @@ def differences(paper: str, panels, scale: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["panel", "setting", "paper", "here"])
 
 
-def chosen(paper: str) -> pd.DataFrame:
-    """What the paper leaves open, and what we chose."""
-    return pd.DataFrame(_read(paper, "settings.yaml")["chosen"].items(), columns=["left open", "our choice"])
+def chosen(paper: str, exhibit: str | None = None) -> pd.DataFrame:
+    """What the paper leaves open, and what we chose; what concerns one ``exhibit``, such as figure1, comes first."""
+    settings = _read(paper, "settings.yaml")
+    choices = settings.get("chosen_for", {}).get(exhibit, {}) | settings["chosen"]
+    return pd.DataFrame(choices.items(), columns=["left open", "our choice"])
 
 
 def reported(paper: str) -> dict:

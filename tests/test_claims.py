@@ -8,9 +8,10 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from scipy import stats
+from scipy.spatial.distance import pdist
 
 from fedlib import claims as claims_module
-from fedlib.claims import MIME, compare, detectable_effect, interval, margin, paired, show_claims
+from fedlib.claims import MIME, compare, detectable_effect, interval, mantel, margin, paired, show_claims
 
 
 def verdict(effects, **kw):
@@ -139,3 +140,14 @@ def test_display_carries_data_html_and_text():
     assert "A &lt; B &amp; more." in output.data["text/html"]
     assert "id=" not in output.data["text/html"]  # nothing random on the page
     assert "p.figure2.C1  ✓ reproduced: A < B & more." in output.data["text/plain"]
+
+
+def test_mantel_tells_agreement_from_chance():
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(12, 2))
+    near, far = pdist(points), pdist(rng.normal(size=(12, 2)))
+    rho, p = mantel(near, near**3)  # ranks agree
+    assert rho == pytest.approx(1) and p <= 0.005
+    rho, p = mantel(near, -near)
+    assert rho == pytest.approx(-1) and p > 0.5
+    assert mantel(near, far)[1] > 0.05
