@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import yaml
+from IPython.display import display
 
-from fedlib.claims import interval
+from fedlib.claims import Claim, compare, interval, paired
 from fedlib.errors import FedlibError
+from fedlib.page import show_table
 from fedlib.registry import choose
+from fedlib.spec import RunSpec
 
 PAPERS = Path(__file__).resolve().parents[1] / "papers"
 SCALES = ("smoke", "laptop", "paper")
@@ -40,6 +43,32 @@ def setting(paper: str, panel: str, scale: str) -> dict:
 def environments(paper: str) -> dict[str, dict]:
     """The conditions that ``paper`` repeats every experiment under, as further arguments of ``RunSpec``."""
     return _read(paper, "settings.yaml")["environments"]
+
+
+def columns(paper: str, table: str, scale: str) -> list[tuple]:
+    """The (panel, alpha) of a table that are run at ``scale``; smoke has laptop's. A text is another partition."""
+    choose("scale", scale, SCALES)
+    tables = _read(paper, "settings.yaml")["columns"]
+    choose(f"table of {paper}", table, tables)
+    chosen = tables[table]["paper" if scale == "paper" else "laptop"]
+    return [(panel, alpha) for panel, alphas in chosen.items() for alpha in alphas]
+
+
+def runs(paper: str, columns, methods: dict, seeds, scale: str, **fill) -> dict:
+    """The grid of a table: (panel, alpha, method, seed) to the run of that cell.
+
+    ``methods`` are names and written forms; what stands there in braces is taken from ``fill``: values by a part of the
+    network's name, of which the last that fits counts.
+    """
+    grid = {}
+    for panel, alpha in columns:
+        here = setting(paper, panel, scale)
+        here["partition"] = alpha if isinstance(alpha, str) else f"dirichlet(alpha={alpha})"
+        filled = {k: [v for part, v in f.items() if part in here["model"]][-1] for k, f in fill.items()}
+        for method, algorithm in methods.items():
+            for seed in seeds:
+                grid[panel, alpha, method, seed] = RunSpec(**here, algorithm=algorithm.format(**filled), seed=seed)
+    return grid
 
 
 def differences(paper: str, panels, scale: str) -> pd.DataFrame:
@@ -70,6 +99,29 @@ def reported_table(paper: str, table: str) -> pd.DataFrame:
     tables = {t["id"]: t for t in reported(paper)["tables"]}
     choose(f"table of {paper}", table, tables)
     return pd.DataFrame(tables[table]["rows"])
+
+
+def slips(paper: str) -> pd.DataFrame:
+    """Means and gains that the paper prints and that do not follow from its own cells, to the last printed digit."""
+    tables = {t["id"]: t["rows"] for t in reported(paper)["tables"]}
+    rows = []
+    for table in reported(paper)["tables"]:
+        for printed in table["derived"]:
+            where = {k: printed[k] for k in ("method", "variant", "dataset", "alpha") if k in printed}
+            cells = [r for r in table["rows"] if all(r.get(k) == v for k, v in where.items())]
+            found = [r["value"] for r in cells]
+            if "reference" in printed:  # a method, perhaps of another table, such as "fedlaw … (Table 1)"
+                base, *_, home = re.match(r"(\S+)(.*\((Table \d+)\))?", printed["reference"]).groups()
+                home = home.lower().replace(" ", "") if home else table["id"]
+                bases = {(r["dataset"], r["alpha"]): r["value"] for r in tables[home] if r["method"] == base}
+                found = [r["value"] - bases[r["dataset"], r["alpha"]] for r in cells]
+            # half a digit, halves rounded either way; a difference of two printed means carries the error of both
+            if abs(np.mean(found) - printed["value"]) > (0.0101 if printed["kind"] == "mean_delta" else 0.0051):
+                what = "accuracy" if "reference" not in printed else "gain"
+                what = f"mean {what}" if "mean" in printed["kind"] else what
+                name = ", ".join(str(v) for v in where.values() if v is not None)
+                rows.append((table["label"], f"{what}: {name}", printed["value"], round(float(np.mean(found)), 4)))
+    return pd.DataFrame(rows, columns=["table", "number", "printed", "from the cells"])
 
 
 def stated(paper: str, figure: str | None = None) -> pd.DataFrame:
@@ -151,9 +203,96 @@ def settled(records: dict, names) -> str:
     said = " or ".join(", ".join(map(str, kind)) for kind in sorted(kinds))
     diverged = sum(r.status != "ok" for r in records.values())
     specs = [r.spec for r in records.values()]
-    data = dict.fromkeys(s.dataset + (f" (first {s.subset:,} images)" if s.subset else "") for s in specs)
+    data = dict.fromkeys(s.dataset + (f" (first {s.subset:,} {_kind(s.dataset)})" if s.subset else "") for s in specs)
     text = f"{len(records)} runs in {len(cells)} cells, each with seeds {said}. Data: {', '.join(data)}."
     return text + (f" {diverged} diverged and count as unmeasured." if diverged else "")
+
+
+# Tables of accuracy: rows are methods, columns are (data, alpha). ``labels`` names the methods in the order of the
+# rows, ``titles`` the data sets; ``told`` is what the paper printed, by (data, alpha, method).
+
+
+def told(paper: str, table: str, cell) -> dict:
+    """The cells of a printed table under our names: ``cell`` makes (data, alpha, method) of a row as transcribed."""
+    rows = next(t["rows"] for t in reported(paper)["tables"] if t["id"] == table)
+    return {cell(row): row["value"] for row in rows}
+
+
+def show_accuracy(records: dict, names, told: dict, labels: dict, titles: dict) -> pd.DataFrame:
+    """Our accuracies beside the paper's, a table for each data set, then what the paper has and we did not run.
+
+    Returns the score of every run: its mean over the last ten rounds.
+    """
+    result = scores(records, names, **{"last 10": lambda c: last(c, 10)})
+    print(settled(records, names))
+    ours = summary(result)["last 10"]
+    ran = dict.fromkeys(key[:2] for key in ours.index)
+    for data in dict.fromkeys(data for data, _ in ran):
+        frame = {"method": list(labels.values())}
+        for alpha in (alpha for where, alpha in ran if where == data):
+            frame[f"{_at(alpha)}, here"] = [ours.get((data, alpha, m), "–") for m in labels]
+            frame[f"{_at(alpha)}, reported"] = [told.get((data, alpha, m), "–") for m in labels]
+        show_table(pd.DataFrame(frame), titles[data])
+    rest = dict.fromkeys(key[:2] for key in told if key[:2] not in ran)
+    frame = {f"{titles.get(d, d)}, {_at(a)}": [told.get((d, a, m), "–") for m in labels] for d, a in rest}
+    if rest:
+        show_table(pd.DataFrame({"method": list(labels.values())} | frame), "Reported, not run here")
+    return result
+
+
+def show_gains(scores: pd.DataFrame, told: dict, pairs, labels: dict, titles: dict, xlabel: str) -> None:
+    """What each method of ``pairs`` adds to its base, seed by seed, as a figure beside the paper's and as numbers."""
+    from fedlib import plots
+
+    wide, rows = scores["last 10"].unstack("method"), []
+    for ours, base in pairs:
+        for (data, alpha), values in (wide[ours] - wide[base]).groupby(["data", "alpha"], sort=False):
+            here = interval(values.dropna()) if values.notna().any() else (np.nan,) * 3
+            theirs = told.get((data, alpha, ours), np.nan) - told.get((data, alpha, base), np.nan)
+            rows.append((f"{titles[data]}, {_at(alpha)}", f"{labels[ours]} over {labels[base]}", theirs, *here))
+    frame = pd.DataFrame(rows, columns=["panel", "row", "reported", "here", "low", "high"])
+    frame = frame.dropna(subset="here").sort_values("panel", kind="stable")
+    display(plots.beside(frame, xlabel, zero=0))
+    show_table(frame.round(2))
+
+
+def gap(told: dict, ours: str, base: str, columns=None) -> float | None:
+    """How far ``ours`` is above ``base`` in the paper, on average over the ``columns`` that have both (None: all)."""
+    where = [key[:2] for key in told if key[2] == ours and (*key[:2], base) in told]
+    gaps = [told[*at, ours] - told[*at, base] for at in where if columns is None or at in columns]
+    return round(float(np.mean(gaps)), 2) if gaps else None
+
+
+def verdicts(exhibit: str, sentences: dict, scores: pd.DataFrame, told: dict, letter: str = "") -> list[Claim]:
+    """A claim for every sentence, by the (ours, base) whose accuracy it compares: C1, C2, … and a ``letter``.
+
+    The reported effect is that of the columns run here; one of other data sets is a remark and decides nothing.
+    """
+    ran, claims = {key[:2] for key in scores.index}, []
+    for number, ((ours, base), text) in enumerate(sentences.items(), 1):
+        theirs, elsewhere = gap(told, ours, base, ran), gap(told, ours, base)
+        note = f"the paper has {elsewhere:+g}, on other data" if theirs is None and elsewhere is not None else ""
+        found = paired(scores, "last 10", [(ours, base)])
+        claims.append(compare(f"{exhibit}.C{number}{letter}", text, found, reported=theirs, note=note))
+    return claims
+
+
+def show_setting(paper: str, exhibit: str, panels, scale: str) -> None:
+    """What differs from the paper, and what the paper leaves open."""
+    same = "Nothing: this scale is the paper's own setting."
+    show_table(differences(paper, dict.fromkeys(panels), scale), f"What the scale {scale} changes", empty=same)
+    show_table(chosen(paper, exhibit), "What the paper leaves open")
+
+
+def _at(alpha) -> str:
+    """A column's partition: its alpha, or the name of another."""
+    return alpha if isinstance(alpha, str) else f"alpha {alpha:g}"
+
+
+def _kind(dataset: str) -> str:
+    from fedlib.data import DATASETS
+
+    return "images" if len(DATASETS.make(dataset).shape) == 3 else "texts"
 
 
 KINDS = {  # by the last words of a layer's name

@@ -1,0 +1,73 @@
+"""Grids of tables from the settings, and the paper's numbers under our names."""
+
+import pandas as pd
+import pytest
+
+from fedlib import paper
+from fedlib.errors import FedlibError
+
+CELL = {"fedavg": "fedavg", "fedavg+lws": "lws(beta={beta})"}
+
+
+def test_a_grid_has_a_run_for_every_cell_and_the_strength_goes_with_the_network():
+    columns = [("fashion_mnist", 100), ("bn_counters", 0.1)]
+    grid = paper.runs("fedlws", columns, CELL, [1, 2], "laptop", beta={"": 0.1, "resnet": 0.02})
+    assert len(grid) == 2 * 2 * 2
+    assert grid["fashion_mnist", 100, "fedavg+lws", 2].algorithm == "fedavg+lws(beta=0.1)"
+    assert grid["bn_counters", 0.1, "fedavg+lws", 1].algorithm == "fedavg+lws(beta=0.02)"
+    assert grid["fashion_mnist", 100, "fedavg", 1].partition == "dirichlet(alpha=100.0)"
+    assert {spec.seed for spec in grid.values()} == {1, 2}
+
+
+def test_a_column_may_have_another_partition():
+    (spec,) = paper.runs("fedlws", [("amazon", "domains")], {"fedavg": "fedavg"}, [1], "smoke").values()
+    assert spec.partition == "domains"
+
+
+def test_smoke_runs_the_columns_of_laptop_and_paper_its_own():
+    assert paper.columns("fedlws", "table6", "smoke") == paper.columns("fedlws", "table6", "laptop")
+    assert ("cifar100", 1) in paper.columns("fedlws", "table6", "paper")
+    with pytest.raises(FedlibError, match="table"):
+        paper.columns("fedlws", "table99", "paper")
+
+
+def test_the_reported_gap_is_taken_over_columns_that_have_both():
+    told = {("a", 1, "x"): 3.0, ("a", 1, "y"): 1.0, ("b", 1, "x"): 5.0, ("b", 1, "y"): 4.0, ("c", 1, "x"): 90.0}
+    assert paper.gap(told, "x", "y") == 1.5
+    assert paper.gap(told, "x", "y", {("b", 1)}) == 1.0
+    assert paper.gap(told, "x", "y", {("c", 1)}) is None
+
+
+def test_the_effect_of_other_data_decides_no_verdict():
+    index = pd.MultiIndex.from_product([["a"], [1], ["x", "y"], [1, 2, 3]], names=["data", "alpha", "method", "seed"])
+    scores = pd.DataFrame({"last 10": [1.1, 1.2, 1.0, 1.0, 1.0, 1.0]}, index=index)
+    told = {("b", 1, "x"): 9.0, ("b", 1, "y"): 1.0}
+    (claim,) = paper.verdicts("p.table1", {("x", "y"): "x is better."}, scores, told)
+    assert (claim.id, claim.reported, claim.verdict) == ("p.table1.C1", None, "undecided")
+    assert "+8" in claim.note
+    (claim,) = paper.verdicts(
+        "p.table1", {("x", "y"): "x."}, scores, told | {("a", 1, "x"): 9.0, ("a", 1, "y"): 1.0}, "b"
+    )
+    assert (claim.id, claim.reported, claim.verdict) == ("p.table1.C1b", 8.0, "not reproduced")
+
+
+def test_reported_cells_come_under_our_names():
+    told = paper.told("fedlws", "table6", lambda row: (row["dataset"], row["alpha"], row["method"]))
+    assert told["cifar10", 1, "fedavg"] == 75.18
+    assert len(told) == 24
+
+
+def test_printed_means_and_gains_that_do_not_follow_from_the_cells():
+    found = paper.slips("fedlws")
+    means = found[found["number"].str.startswith("mean accuracy")].set_index("number")["from the cells"].round(2)
+    assert means.to_dict() == {
+        "mean accuracy: feddisco": 58.07,
+        "mean accuracy: l_dawa": 56.86,
+        "mean accuracy: l_dawa+lws": 58.76,
+    }
+    gains = found[found["number"].str.contains("gain")]
+    assert set(gains["table"]) == {"Table 11"}
+    assert gains.set_index("number")["from the cells"].to_dict() == {
+        "gain: feddisco+lws, cifar100, 100": 0.36,
+        "mean gain: feddisco+lws": 1.5625,
+    }
