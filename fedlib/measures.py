@@ -33,7 +33,12 @@ class Measure:
     @cached_property
     def revisions(self) -> dict[str, int]:
         thing = MEASURES.make(self.text)
-        return {thing.name: thing.revision} if thing.revision > 1 else {}
+        found = {thing.name: thing.revision} if thing.revision > 1 else {}
+        if start := getattr(thing, "start", None):
+            from fedlib.pretrained import STARTS
+
+            found[start] = STARTS.make(start).revision
+        return found
 
     @cached_property
     def id(self) -> str:
@@ -134,13 +139,14 @@ class ClassCounts(OnPartition):
 class DataDistances(OnPartition):
     """Optimal-transport distances between clients' data, and of each to all data (FedLWS Fig. 5, FedAWA Figs. 2, 7).
 
-    ``distance`` is condensed, for scipy's ``squareform``. Features are the pixels in [0, 1], or those of ``model``,
-    trained on all data for ``epochs`` (FedAWA took a pretrained ResNet20).
+    ``distance`` is condensed, for scipy's ``squareform``. Features are the pixels in [0, 1], those of ``model``,
+    trained on all data for ``epochs``, or those of the checkpoint ``start`` (FedAWA took a pretrained ResNet20).
     """
 
     labels: bool = True  # Alvarez-Melis and Fusi's distance, which sees classes too; False: the features' alone
     model: str | None = None
     epochs: int = 5
+    start: str | None = None  # instead of a model, such as resnet20_cifar10
     samples: int = 200  # of every client, and of all data
     seconds = 60.0
 
@@ -174,21 +180,25 @@ class DataDistances(OnPartition):
     def features(self, data):
         import torch
 
-        if self.model is None:
+        if self.model is None and self.start is None:
             return data.x_train.flatten(1).double().numpy() / 255
         from fedlib.algorithms import Client
+        from fedlib.pretrained import STARTS
         from fedlib.simulation import Federation
         from fedlib.spec import RunSpec
         from fedlib.training import train
 
+        known = STARTS.make(self.start) if self.start else None
         spec = RunSpec(
-            dataset=self.dataset, model=self.model, partition="iid", clients=1, subset=self.subset, batch_size=128,
-            lr=0.05, seed=self.seed,
+            dataset=self.dataset, model=known.card["model"] if known else self.model, partition="iid", clients=1,
+            subset=self.subset, batch_size=128, lr=0.05, seed=self.seed, start=self.start,
+            transform=known.transform if known else "unit",
         )  # fmt: skip
         fed = Federation(spec)
         flat = fed.flat
-        client = Client(0, 1, flat.model, flat.layout, flat.theta, flat.grad, flat.theta.clone())
-        train(flat, fed.x, fed.y, client, [], spec, fed.optimizer, fed.moments, self.epochs)
+        if known is None:
+            client = Client(0, 1, flat.model, flat.layout, flat.theta, flat.grad, flat.theta.clone())
+            train(flat, fed.x, fed.y, client, [], spec, fed.optimizer, fed.moments, self.epochs)
         with torch.inference_mode():
             flat.model.eval()
             return torch.cat([flat.model.features(x) for x in fed.x.split(1000)]).double().cpu().numpy()

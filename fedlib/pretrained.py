@@ -7,6 +7,7 @@ of the id of every run that starts there, so such a run means the same numbers o
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -60,6 +61,11 @@ class Start:
     def path(self) -> Path:
         return data_dir() / self.card["file"] if "file" in self.card else FOLDER / f"{self.name}.safetensors"
 
+    @property
+    def transform(self) -> str:
+        """Of the images it was trained on."""
+        return self.card.get("transform") or self.card["recipe"].get("transform", "unit")
+
     def state(self) -> dict[str, Tensor]:
         """The weights by name, after their sha256 was checked."""
         where = self.card.get("origin") or f"'fedlib pretrain {self.name}' makes it"
@@ -78,17 +84,17 @@ class Start:
             from safetensors.torch import load
 
             state = load(content)
-        theirs = self.card.get("names", {})  # of modules that are called otherwise there
-        return {f"{theirs.get(m, m)}.{p}": t for name, t in state.items() for m, _, p in [name.rpartition(".")]}
+        for theirs, ours in self.card.get("names", {}).items():  # modules that are called otherwise there
+            state = {re.sub(rf"^{theirs}(?=\.)", ours, name): tensor for name, tensor in state.items()}
+        return state
 
     def load_into(self, model: nn.Module) -> None:
         """Put the weights into a freshly built model; BatchNorm's counters may be missing."""
         own, state = model.state_dict(), self.state()
         if self.classifier == "fresh":
             state = {name: tensor for name, tensor in state.items() if not name.startswith("classifier.")}
+            state |= {name: tensor for name, tensor in own.items() if name.startswith("classifier.")}
         left = {name for name in own.keys() - state.keys() if not name.endswith("num_batches_tracked")}
-        if self.classifier == "fresh":
-            left = {name for name in left if not name.startswith("classifier.")}
         unlike = {name for name in own.keys() & state.keys() if own[name].shape != state[name].shape}
         if unlike and all(name.startswith("classifier.") for name in unlike):
             raise FedlibError(

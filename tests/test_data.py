@@ -19,8 +19,7 @@ import torch
 from PIL import Image
 
 from fedlib import data
-from fedlib.data import images as formats
-from fedlib.data import sources
+from fedlib.data import formats, sources
 from fedlib.errors import FedlibError
 
 REAL = data.data_dir()  # before any test points elsewhere

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from fedlib import pretrained
 from fedlib.algorithms import Algorithm
 from fedlib.errors import FedlibError
+from fedlib.measures import Measure
 from fedlib.models import build
 from fedlib.pretrained import STARTS, pretrain
 from fedlib.simulation import Federation, simulate
@@ -129,6 +130,14 @@ def test_weights_of_others_by_other_names(folder, card, tmp_path, monkeypatch):
     model = build(RUN.model, (1, 16, 16), 10, seed=0)
     STARTS.make("mine").load_into(model)
     assert torch.equal(model.classifier.bias, weights["classifier.bias"])
+
+
+def test_features_of_a_checkpoint_tell_data_sets_apart(folder, card):
+    text = f"data_distances(dataset='{RECIPE.dataset}', clients=2, partition=iid, subset=100, samples=10{{}})"
+    pixels, features = Measure(text.format("")), Measure(text.format(", start=mine"))
+    assert features.revisions == {"mine": card["sha256"][:16]} and pixels.revisions == {}
+    first, again = (features.perform().result for _ in range(2))
+    assert first == again != pixels.perform().result and first["distance"][0] > 0
 
 
 def test_the_committed_cards_are_sound():

@@ -12,7 +12,14 @@ from scipy.spatial.distance import squareform
 
 from fedlib.algorithms import Algorithm, Round
 from fedlib.audit import compare
-from fedlib.data.distances import alignment, heterogeneity_degree, labelled_transport, similarity, transport
+from fedlib.data.distances import (
+    alignment,
+    heterogeneity_degree,
+    labelled_transport,
+    similarity,
+    transport,
+    weight_correlations,
+)
 from fedlib.engine import estimate, missing, run, run_one
 from fedlib.errors import FedlibError
 from fedlib.layout import FlatModel, Layout
@@ -21,7 +28,7 @@ from fedlib.models import MODELS, build
 from fedlib.paper import layer_kind, measured
 from fedlib.probes import PROBES
 from fedlib.probes.base import draw
-from fedlib.probes.classes import own, rank_correlation
+from fedlib.probes.classes import own, rank_correlation, shares_right
 from fedlib.probes.landscape import hessian_product, mixtures, top_eigen
 from fedlib.probes.updates import entropy, mixture
 from fedlib.simulation import Federation, one_thread, simulate
@@ -223,6 +230,22 @@ def test_simplex_has_the_clients_in_its_corners():
 # ---------------------------------------------------------------- classes
 
 
+def test_accuracy_by_groups_by_hand():
+    right, group = torch.tensor([True, False, True, True]), torch.tensor([0, 0, 2, 2])
+    found = shares_right(right, group, 3)
+    assert found[[0, 2]].tolist() == [0.5, 1.0] and found[1].isnan()  # nobody in the second
+
+
+def test_accuracy_by_domain_averages_to_the_accuracy():
+    fed, r = federated(TINY.replace(dataset="digit_counts", partition="domains", proxy="balanced(size=50)"))
+    found = measure("groups", r, fed)
+    total = fed.evaluate(r.aggregate, r.aggregate_buffers, Algorithm("fedavg"), {})["accuracy"]
+    for name, of in (("domains", fed.domain_test), ("classes", fed.y_test)):
+        shares = torch.bincount(of).double() / len(of)
+        assert float(shares @ torch.tensor(found[name]).double()) == pytest.approx(total, abs=1e-3)
+    assert len(found["domains"]) == 2 and found["domains"][0] != found["domains"][1]
+
+
 def test_class_norms_by_hand():
     layout = Layout.of_state({"classifier.weight": torch.zeros(3, 2)})
     w = torch.tensor([[3.0, 4.0, 0.0, 2.0, 1.0, 0.0], [0.0, 1.0, 0.0, 2.0, 0.0, 3.0]])  # norms 5, 2, 1 and 1, 2, 3
@@ -279,6 +302,14 @@ def test_transport_by_hand():
 
 def test_heterogeneity_degree_by_hand():
     assert heterogeneity_degree([[1, 3], [0, 8], [5, 5]]).tolist() == [16.0, 4.0, math.inf]
+
+
+def test_correlation_of_weights_with_data_by_hand():
+    counts = [[3, 1], [2, 0], [4, 2]]  # shares vary by 1/16, 1/4 and 1/36 around their mean: degrees 16, 4 and 36
+    found = weight_correlations([[0.3, 0.2, 0.5], [0.1, 0.0, 0.1]], counts)
+    assert found["size"] == pytest.approx(np.corrcoef([0.4, 0.2, 0.6], [4, 2, 6])[0, 1]) == pytest.approx(1)
+    assert found["degree"] == pytest.approx(np.corrcoef([0.4, 0.2, 0.6], [16, 4, 36])[0, 1])
+    assert found["product"] == pytest.approx(np.corrcoef([0.4, 0.2, 0.6], [64, 8, 216])[0, 1])
 
 
 def test_clients_with_the_same_classes_are_close(tmp_path):

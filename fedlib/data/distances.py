@@ -32,6 +32,15 @@ def alignment(weights, vector) -> np.ndarray:
     return weights @ vector / (np.linalg.norm(weights, axis=1) * np.linalg.norm(vector))
 
 
+def weight_correlations(weights, counts) -> dict[str, float]:
+    """Pearson's correlation of clients' weights, summed over rounds (its rows), with their data (FedLAW Table 11):
+    the number of samples, the heterogeneity degree, and the product of both."""
+    total, counts = np.atleast_2d(np.asarray(weights, float)).sum(0), np.asarray(counts, float)
+    size, degree = counts.sum(1), heterogeneity_degree(counts)
+    against = {"size": size, "degree": degree, "product": size * degree}
+    return {name: float(np.corrcoef(total, values)[0, 1]) for name, values in against.items()}
+
+
 def heterogeneity_degree(counts) -> np.ndarray:
     """The reciprocal variance of each client's class shares (FedLAW Table 11): large where classes are even."""
     counts = np.asarray(counts, float)

@@ -1,4 +1,4 @@
-"""What the classifier knows of the classes: its rows, their relations, and where features lie (FedDW)."""
+"""What a model knows of the classes: its accuracy in each, its classifier's rows, where features lie (FedDW)."""
 
 import numpy as np
 import torch
@@ -11,6 +11,29 @@ from fedlib.errors import FedlibError
 from fedlib.layout import gather
 from fedlib.probes.base import PROBES, Probe, by_id, cosines, draw, put, short
 from fedlib.random import stream
+
+
+@PROBES.register("groups")
+class Groups(Probe):
+    """The new model's test accuracy in every class and, where there are domains, in every domain (FedAWA Table 7)."""
+
+    def work(self, spec, train: int, test: int) -> float:
+        return test / 3
+
+    @torch.no_grad()
+    def measure(self, fed, r: Round) -> dict:
+        put(fed, r.aggregate, r.aggregate_buffers)
+        model = fed.flat.model.eval()
+        right = torch.cat([model(x).argmax(1) for x in fed.x_test.split(1000)]) == fed.y_test
+        groups = {"classes": (fed.y_test, fed.classes)}
+        if fed.domain_test is not None:
+            groups["domains"] = fed.domain_test, int(fed.data.domain_test.max()) + 1
+        return {name: short(shares_right(right, group, count)) for name, (group, count) in groups.items()}
+
+
+def shares_right(right: Tensor, group: Tensor, count: int) -> Tensor:
+    """The mean of ``right`` in each of ``count`` groups; NaN where one has no member."""
+    return torch.bincount(group, right.double(), count) / torch.bincount(group, minlength=count)
 
 
 @PROBES.register("class_norms")
