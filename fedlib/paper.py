@@ -79,7 +79,7 @@ def differences(paper: str, panels, scale: str) -> pd.DataFrame:
         for name in here:
             if here[name] != theirs.get(name):
                 rows.append((panel, name, theirs.get(name, "all" if "subset" in name else "–"), here[name]))
-    return pd.DataFrame(rows, columns=["panel", "setting", "paper", "here"])
+    return pd.DataFrame(rows, columns=["panel", "setting", "paper", "here"], dtype=object)  # 10 stays 10
 
 
 def chosen(paper: str, exhibit: str | None = None) -> pd.DataFrame:
