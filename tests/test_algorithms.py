@@ -5,13 +5,11 @@ import torch
 from torch import nn
 
 import fedlib
-from fedlib.algorithms import ALGORITHMS, Client
+from fedlib.algorithms import Client
 from fedlib.algorithms.lap import FedLap, neurons
 from fedlib.algorithms.prox import FedProx
 from fedlib.errors import FedlibError
 from fedlib.layout import FlatModel
-from fedlib.simulation import simulate
-from fedlib.spec import RunSpec
 
 
 def client(model: nn.Module, anchor: torch.Tensor, channels_last=False) -> Client:
@@ -112,23 +110,3 @@ def test_aggregate_refuses_clients_that_do_not_fit():
         fedlib.aggregate("fedavg", *states([1.0]), states([1.0]), sizes=[1, 2])
     with pytest.raises(FedlibError, match="differs from the global one at v"):
         fedlib.aggregate("fedavg", *states([1.0]), [{"w": torch.ones(1), "v": torch.ones(1)}], sizes=[1])
-
-
-SHORT = "features=2, steps=2, epochs=2"
-SHORTER = {"creff": f"creff({SHORT})", "clip2fl": f"clip2fl({SHORT}, clip={{clip}})"}
-
-
-@pytest.mark.parametrize("model, clip", [("mlp(hidden=16)", "tiny16"), ("resnet8", "tiny64")])
-@pytest.mark.parametrize("name", ALGORITHMS.names())
-def test_every_algorithm_trains_with_and_without_batchnorm(name, model, clip, request, monkeypatch):
-    if name == "clip2fl":
-        monkeypatch.setenv("FEDLIB_DATA", str(request.getfixturevalue("clip_folder")))
-    learns = getattr(ALGORITHMS.entries[name], "needs_proxy", False)
-    form = SHORTER.get(name, f"{name}(epochs=2)" if learns else name)
-    spec = RunSpec(
-        dataset="digits(shape=(1, 8, 8))", model=model, algorithm=form.format(clip=clip),
-        partition="dirichlet(alpha=1.0)", subset=60, test_subset=20, proxy="balanced(size=10)" if learns else None,
-        clients=3, rounds=2, local_epochs=2, batch_size=8, lr=0.05,
-    )  # fmt: skip
-    series = simulate(spec).series
-    assert len(series["loss"]) == 2 and all(x is not None for x in series["loss"] + series["train_loss"])
