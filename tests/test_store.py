@@ -142,3 +142,14 @@ def test_a_measurement_is_a_record_too(tmp_path):
     assert record.result["parameters"] == 28_938 and set(record.result["seconds"]) == {"fedavg", "lws"}
     assert all(len(turns) == measure.rounds == 2 and min(turns) > 0 for turns in record.result["seconds"].values())
     assert store.get(measure.id).spec == measure and not missing([measure], store)
+
+
+def test_seconds_of_a_local_epoch_are_those_of_the_method():
+    """MOON, which also runs two frozen models, takes longer than FedAvg on the same batches."""
+    from fedlib.measures import Measure
+
+    methods, data = ("fedavg", "moon", "dw"), "digits(shape=(3, 32, 32))"
+    measure = Measure(f"epoch_time(model=simple_cnn, dataset={data!r}, methods={methods!r}, subset=400)")
+    seconds = measure.perform().result["seconds"]
+    assert {method: len(turns) for method, turns in seconds.items()} == {"fedavg": 3, "moon": 3, "dw": 3}
+    assert min(seconds["moon"]) > 1.2 * min(seconds["fedavg"]) > 0
