@@ -46,11 +46,14 @@ def environments(paper: str) -> dict[str, dict]:
 
 
 def columns(paper: str, table: str, scale: str) -> list[tuple]:
-    """The (panel, alpha) of a table that are run at ``scale``; smoke has laptop's. A text is another partition."""
+    """The (panel, alpha) of a table that are run at ``scale``; a text is another partition.
+
+    Smoke has laptop's where it has none of its own.
+    """
     choose("scale", scale, SCALES)
     tables = _read(paper, "settings.yaml")["columns"]
     choose(f"table of {paper}", table, tables)
-    chosen = tables[table]["paper" if scale == "paper" else "laptop"]
+    chosen = tables[table].get(scale, tables[table]["laptop"])
     return [(panel, alpha) for panel, alphas in chosen.items() for alpha in alphas]
 
 

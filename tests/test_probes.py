@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from scipy.spatial.distance import squareform
 
 from fedlib.algorithms import Algorithm, Round
+from fedlib.algorithms.awa import AWA
+from fedlib.algorithms.base import Products
 from fedlib.audit import compare
 from fedlib.data.distances import (
     alignment,
@@ -109,6 +111,17 @@ def test_cosines_by_hand():
     )
     models = squareform(measure("cosines(of=models)", r)["distance"])  # of (0, 1), (2, 0), (1, 1)
     assert models == pytest.approx(np.array([[0, 1, 1 - root], [1, 0, 1 - root], [1 - root, 1 - root, 0]]), abs=1e-3)
+
+
+def test_products_by_hand_are_all_that_the_objective_needs():
+    # tau = (1, 0, 0) of client 5 and (0, 2, 1) of client 3, from (1, 1, 0); rows by id.
+    r = after("fedavg", [1.0, 1.0, 0.0], [[2.0, 1.0, 0.0], [1.0, 3.0, 1.0]], [1.0, 3.0], ids=[5, 3])
+    found = measure("products", r)
+    assert found == {"gram": [[5.0, 0.0], [0.0, 1.0]], "inner": [2.0, 1.0], "square": 2.0}
+    kept = Products(*(torch.tensor(found[name], dtype=torch.float64)[None] for name in ("gram", "inner", "square")))
+    by_id, in_cohort = (torch.tensor([lam], dtype=torch.float64) for lam in ([0.75, 0.25], [0.25, 0.75]))
+    here, there = AWA().objective(by_id, kept), AWA().objective(in_cohort, r.products.model())
+    torch.testing.assert_close(here[0], there[0])
 
 
 def test_coherence_by_hand():

@@ -131,6 +131,22 @@ class Weights(Probe):
         return {"lambda": lam}
 
 
+@PROBES.register("products")
+class ClientProducts(Probe):
+    """All that FedAWA's objective knows of a round: inner products of the updates and the model (its Eq. 3).
+
+    ``gram`` of the updates, rows in the order of ids; ``inner`` of each with the global model; ``square`` of the model.
+    """
+
+    def measure(self, fed, r: Round) -> dict:
+        rows, p = by_id(r), r.products.model()
+        return {
+            "gram": short(p.gram[0][rows][:, rows]),
+            "inner": short(p.inner[0][rows]),
+            "square": float(p.square[0]),
+        }
+
+
 @PROBES.register("heterogeneity")
 class Heterogeneity(Probe):
     """How close a cohort's classes, weighted by lambda, come to those of all data (FedLAW Def. 5.2, Fig. 7).
