@@ -266,6 +266,13 @@ def gap(told: dict, ours: str, base: str, columns=None) -> float | None:
     return round(float(np.mean(gaps)), 2) if gaps else None
 
 
+def lead(told: dict, ours: str, others, columns) -> float | None:
+    """How far ``ours`` is above the best of ``others`` in the paper, on average over the ``columns`` that it has."""
+    where = [at for at in columns if all((*at, method) in told for method in (ours, *others))]
+    leads = [told[*at, ours] - max(told[*at, other] for other in others) for at in where]
+    return round(float(np.mean(leads)), 2) if leads else None
+
+
 def verdicts(exhibit: str, sentences: dict, scores: pd.DataFrame, told: dict, letter: str = "") -> list[Claim]:
     """A claim for every sentence, by the (ours, base) whose accuracy it compares: C1, C2, … and a ``letter``.
 

@@ -39,6 +39,13 @@ def test_the_reported_gap_is_taken_over_columns_that_have_both():
     assert paper.gap(told, "x", "y", {("c", 1)}) is None
 
 
+def test_the_reported_lead_is_over_the_best_other_of_each_column():
+    told = {("a", 1, "x"): 3.0, ("a", 1, "y"): 1.0, ("a", 1, "z"): 2.5, ("b", 1, "x"): 5.0, ("b", 1, "y"): 4.0}
+    assert paper.lead(told, "x", ["y", "z"], [("a", 1), ("b", 1)]) == 0.5, "b has no z"
+    assert paper.lead(told, "x", ["y"], [("a", 1), ("b", 1)]) == 1.5
+    assert paper.lead(told, "x", ["y", "z"], [("b", 1)]) is None
+
+
 def test_the_effect_of_other_data_decides_no_verdict():
     index = pd.MultiIndex.from_product([["a"], [1], ["x", "y"], [1, 2, 3]], names=["data", "alpha", "method", "seed"])
     scores = pd.DataFrame({"last 10": [1.1, 1.2, 1.0, 1.0, 1.0, 1.0]}, index=index)

@@ -8,6 +8,7 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from fedlib.algorithms import Client, Round
+from fedlib.algorithms.base import Products
 from fedlib.algorithms.lap import neurons
 from fedlib.algorithms.lws import spread
 from fedlib.errors import Diverged, FedlibError
@@ -145,6 +146,13 @@ class ClientProducts(Probe):
             "inner": short(p.inner[0][rows]),
             "square": float(p.square[0]),
         }
+
+
+def kept_products(record, probe: str, round: int) -> Products:
+    """What the probe kept of a round, or of the last before it, as FedAWA's functions take it."""
+    series = record.probe(probe)
+    at = max(i for i, number in enumerate(series["round"]) if number <= round)
+    return Products(*(torch.tensor([series[name][at]], dtype=torch.float64) for name in Products._fields))
 
 
 @PROBES.register("heterogeneity")
