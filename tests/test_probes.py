@@ -32,7 +32,7 @@ from fedlib.probes import PROBES
 from fedlib.probes.base import draw
 from fedlib.probes.classes import own, rank_correlation, shares_right
 from fedlib.probes.landscape import hessian_product, mixtures, top_eigen
-from fedlib.probes.updates import entropy, mixture
+from fedlib.probes.updates import entropy, kept_products, mixture
 from fedlib.simulation import Federation, one_thread, simulate
 from fedlib.spec import RunSpec
 from fedlib.store import Record, Store, checksum
@@ -122,6 +122,15 @@ def test_products_by_hand_are_all_that_the_objective_needs():
     by_id, in_cohort = (torch.tensor([lam], dtype=torch.float64) for lam in ([0.75, 0.25], [0.25, 0.75]))
     here, there = AWA().objective(by_id, kept), AWA().objective(in_cohort, r.products.model())
     torch.testing.assert_close(here[0], there[0])
+
+
+def test_products_are_read_back_of_the_round_or_the_last_before_it():
+    record = simulate(TINY.replace(algorithm="awa", probes="products(every=1)"))
+    first, last = (kept_products(record, "products(every=1)", n) for n in (1, 60))
+    assert [x.shape for x in first] == [(1, 3, 3), (1, 3), (1,)]
+    assert first.gram.tolist() == [record.probe("products(every=1)")["gram"][0]] != last.gram.tolist()
+    one = torch.eye(3, dtype=torch.float64)
+    assert AWA().spread(one, last)[0].abs().max() == 0 < AWA().spread(one.mean(0, keepdim=True), last)[0]
 
 
 def test_coherence_by_hand():
