@@ -169,6 +169,20 @@ def layers(records: dict, names, series: str = "gamma") -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[[*names, "layer", "round", series]]
 
 
+def weights(records: dict, names) -> pd.DataFrame:
+    """The clients' ``weight`` where runs log it, beside their share of the data (``size``) and an ``even`` one.
+
+    In long form: one row per run, round and client.
+    """
+    long = layers(records, names, "lambda").rename(columns={"layer": "client", "lambda": "weight"}).dropna()
+    long["client"] = long["client"].astype(int)
+    long = long.sort_values([*names, "round", "client"], kind="stable", ignore_index=True)
+    held = {key: np.array(record.json["partition"]["sizes"], float) for key, record in records.items()}
+    long["size"] = [held[*key][k] for *key, k in long[[*names, "client"]].itertuples(index=False)]
+    cohort = long.groupby([*names, "round"], sort=False)["size"]
+    return long.assign(size=long["size"] / cohort.transform("sum"), even=1 / cohort.transform("size"))
+
+
 def scores(records: dict, names, series: str = "accuracy", **metrics) -> pd.DataFrame:
     """One row per run, one column per metric (a function of its curve); all NaN where the run diverged."""
     rows = []

@@ -260,6 +260,16 @@ def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | No
     return figure
 
 
+def triangle(axis, points, values, corners, label: str = "") -> None:
+    """``values`` over mixtures of three things, whose shares are the rows of ``points``, as filled contours."""
+    filled = axis.tricontourf(points[:, 1] + points[:, 2] / 2, points[:, 2] * 3**0.5 / 2, values, 14, cmap="cividis")
+    axis.figure.colorbar(filled, ax=axis, label=label)
+    for name, x, y, side in zip(corners, (0, 1, 0.5), (-0.03, -0.03, 0.89), ("top", "top", "bottom"), strict=True):
+        axis.text(x, y, name, ha="center", va=side, fontsize=10)
+    axis.set(aspect="equal", xlim=(-0.15, 1.15), ylim=(-0.12, 1))
+    axis.axis("off")
+
+
 def heatmaps(rows: dict[str, dict[str, np.ndarray]], ticks=(), label: str = "", faint: float = 1.0) -> Figure:
     """Matrices in a grid, by row and column title, on one scale from 0 to the largest value.
 

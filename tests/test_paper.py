@@ -117,6 +117,24 @@ def test_settled_says_which_seeds_there_are(records):
     assert paper.settled(partial, NAMES) == "3 runs in 2 cells, each with seeds 1 or 1, 2. Data: digits."
 
 
+def test_weights_stand_beside_the_shares_of_the_data_in_the_cohort():
+    setting = paper.setting("fedawa", "R0.5", "smoke")
+    record = simulate(RunSpec(**setting, algorithm="awa(steps=1, lr=0.000001)", seed=1))
+    weights = paper.weights({(1,): record}, ("seed",))
+    assert list(weights) == ["seed", "client", "round", "weight", "size", "even"]
+    assert len(weights) == 2 * 5 and set(weights["even"]) == {0.2}, "two rounds, half of ten clients"
+    assert weights["weight"].to_numpy() == pytest.approx(weights["size"].to_numpy(), abs=1e-4), "hardly moved"
+    assert weights.groupby("round")[["weight", "size"]].sum().to_numpy() == pytest.approx(1, abs=1e-3)
+
+
+def test_a_triangle_has_its_corners_where_one_share_is_all():
+    _, [axis] = plots.panels(1)
+    points = np.array([(1, 0, 0), (0, 1, 0), (0, 0, 1), (0.5, 0.5, 0)])
+    plots.triangle(axis, points, np.array([1.0, 2.0, 3.0, 4.0]), "abc")
+    at = {text.get_text(): text.get_position()[0] for text in axis.texts}
+    assert at == {"a": 0, "b": 1, "c": 0.5}
+
+
 def test_metrics_worked_out_by_hand():
     curve = pd.Series([10.0, 50.0, 40.0, 80.0], index=[5, 10, 15, 20])  # evaluated every fifth round
     assert paper.rounds_to(curve, 45) == 10
