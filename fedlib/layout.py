@@ -169,6 +169,12 @@ class FlatModel:
                 parameter.data = e.view(self.theta)
                 parameter.grad = e.view(self.grad)
 
+    def backward(self, loss: Tensor) -> None:
+        """The gradient of ``loss`` into ``grad``: one copy, where zeroing and accumulating would pass over it thrice."""
+        parameters = list(self.model.parameters())
+        for p, g in zip(parameters, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True):
+            p.grad.copy_(g)
+
     def to(self, device) -> "FlatModel":
         self.theta, self.grad, self.buffers = (t.to(device) for t in (self.theta, self.grad, self.buffers))
         self._attach()

@@ -47,7 +47,6 @@ def train(
             if closed_form:
                 total += closed_form(xb, yb)
             else:
-                grad.zero_()
                 with torch.autocast(theta.device.type, torch.bfloat16, enabled=mixed):
                     features = model.features(xb)
                     logits = model.classifier(features)
@@ -56,7 +55,7 @@ def train(
                     for part in extra:
                         if (term := part.loss(client, Batch(xb, yb, features, logits, index))) is not None:
                             loss = loss + term
-                loss.backward()
+                flat.backward(loss)
             for part in edits:
                 part.gradient(client)
             optimizer.step(*moving, lr)

@@ -32,8 +32,7 @@ def fit(part: OnProxy, r: Round, loss: Callable[[Tensor, Tensor], Tensor]) -> Te
     with mode(r, flat, train=True):
         for batches in part.passes(r, part.chosen.epochs, proxy_stream(r)):
             for index in batches:
-                flat.grad.zero_()
-                loss(flat.model(gather(x, index)), index).backward()
+                flat.backward(loss(flat.model(gather(x, index)), index))
                 optimizer.step(flat.theta, flat.grad, moments, part.chosen.lr)
     r.aggregate_buffers = flat.buffers.clone()
     return flat.theta.clone()
