@@ -121,8 +121,9 @@ def report(update, as_json):
     if as_json:
         return print_json(claims)
     if update:
-        report.put(report.markdown(claims))
-        return click.echo(f"README.md has the scoreboard: {report.sentence(claims)}.")
+        for path, board in report.pages().items():
+            report.put(board, path)
+        return click.echo(f"README.md and the reading guides have the scoreboard: {report.sentence(claims)}.")
     click.echo(report.markdown(claims))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedlib.claims import MARKS, Claim, cells
 from fedlib.errors import FedlibError
-from fedlib.workbook import ROOT, Notebook
+from fedlib.workbook import ROOT, Notebook, find
 
 BEGIN, END = "<!-- scoreboard: written by `fedlib report --update` -->", "<!-- end of the scoreboard -->"
 TITLES = {"fedlws": "FedLWS", "fedawa": "FedAWA", "fedlap": "FedLap", "fedlaw": "FedLAW", "feddw": "FedDW"}
@@ -47,7 +47,29 @@ def markdown(claims: list[dict]) -> str:
     return "\n".join([*lines, "", "</details>"])
 
 
-def put(board: str, path: Path = ROOT / "README.md") -> None:
+def guide(notebooks: Iterable[Notebook]) -> str:
+    """A paper's notebooks, tables before figures, and which of its claims have which verdict."""
+    lines = ["| Exhibit | " + " | ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()) + " |"]
+    lines.append("|---" * (len(MARKS) + 1) + "|")
+    for nb in sorted(notebooks, key=lambda nb: (nb.path.stem[:5] != "table", nb.path.stem)):
+        exhibit, _, title = nb.title.partition(", ")[2].partition(": ")
+        found = {v: [c["id"].rpartition(".")[2] for c in nb.claims if c["verdict"] == v] for v in MARKS}
+        link = f"[{exhibit}](../../notebooks/{nb.name}.ipynb): {title}"
+        lines.append(f"| {link} | " + " | ".join(", ".join(ids) for ids in found.values()) + " |")
+    return "\n".join(lines)
+
+
+def pages() -> dict[Path, str]:
+    """What belongs between the markers of the README and of every paper's reading guide."""
+    notebooks = find()
+    boards = {ROOT / "README.md": markdown(gather(notebooks))}
+    for page in sorted(ROOT.glob("papers/*/README.md")):
+        if mine := [nb for nb in notebooks if nb.paper == page.parent.name]:
+            boards[page] = guide(mine)
+    return boards
+
+
+def put(board: str, path: Path) -> None:
     """Write ``board`` between the markers of a page."""
     path.write_text(replaced(path.read_text(encoding="utf-8"), board), encoding="utf-8")
 

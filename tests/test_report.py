@@ -31,6 +31,18 @@ def test_the_table_replaces_the_one_before_it_and_nothing_else():
         report.replaced("a page without markers", "new")
 
 
-def test_the_readme_has_what_the_committed_notebooks_say():
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert page == report.replaced(page, report.markdown(report.gather(find()))), "run: fedlib report --update"
+@pytest.mark.parametrize("path", report.pages(), ids=lambda path: path.parent.name)
+def test_every_page_has_what_the_committed_notebooks_say(path):
+    page = path.read_text(encoding="utf-8")
+    assert page == report.replaced(page, report.pages()[path]), "run: fedlib report --update"
+
+
+def test_a_guide_lists_tables_first_and_each_claim_under_its_verdict():
+    rows = report.guide(nb for nb in find() if nb.paper == "fedlap").splitlines()
+    assert rows[0].startswith("| Exhibit | ✓ reproduced | ✗ not reproduced |") and len(rows) == 2 + 4
+    assert rows[2].startswith("| [Figure 1](../../notebooks/fedlap/figure01_no_stragglers.ipynb): test accuracy when")
+    lws = report.guide(nb for nb in find() if nb.paper == "fedlws").splitlines()
+    assert "[Table 1]" in lws[2] and "[Figure 11]" in lws[-1]
+    for claim in report.gather(nb for nb in find() if nb.name == "fedlap/figure02_mnist_stragglers"):
+        column = 2 + list(report.MARKS).index(claim["verdict"])
+        assert claim["id"].rpartition(".")[2] in rows[3].split(" | ")[column - 1]
