@@ -57,7 +57,7 @@ def per_round(run: RunSpec) -> float:
 
 
 def batch(jobs: int) -> float:
-    """Eight runs of about ten seconds each, as short as a laptop run gets, and the start of the workers: what a user waits."""
+    """Eight runs of about ten seconds, as short as laptop runs get, and the start of workers: what a user waits."""
     specs = [spec(cohort=100, rounds=150, seed=seed) for seed in range(8)]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()

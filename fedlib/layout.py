@@ -170,7 +170,7 @@ class FlatModel:
                 parameter.grad = e.view(self.grad)
 
     def backward(self, loss: Tensor) -> None:
-        """The gradient of ``loss`` into ``grad``: one copy, where zeroing and accumulating would pass over it thrice."""
+        """The gradient of ``loss`` into ``grad``: one copy; zeroing and accumulating would pass over it thrice."""
         parameters = list(self.model.parameters())
         for p, g in zip(parameters, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True):
             p.grad.copy_(g)

@@ -4,7 +4,7 @@ import pytest
 
 from fedlib import report
 from fedlib.errors import FedlibError
-from fedlib.workbook import ROOT, find
+from fedlib.workbook import find
 
 BASE = {
     "paper": "fedlap", "exhibit": "figure1", "scale": "laptop", "id": "fedlap.figure1.C1", "text": "A | is above B.",
