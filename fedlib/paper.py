@@ -194,6 +194,21 @@ def scores(records: dict, names, series: str = "accuracy", **metrics) -> pd.Data
     return pd.DataFrame(rows, columns=[*names, *metrics]).set_index(list(names))
 
 
+def evenness(records: dict, names) -> pd.DataFrame:
+    """One row per split (a measure class_counts): entropy of a client's classes, how many it has, how sizes differ."""
+    from fedlib.probes.updates import entropy
+
+    rows = []
+    for key, record in records.items():
+        held = pd.DataFrame(record.result["counts"])
+        sizes = held.sum(axis=1)
+        even = held[sizes > 0].apply(lambda c: entropy((c / c.sum()).to_numpy()), axis=1).mean()
+        spread = {"smallest": sizes.min(), "largest": sizes.max(), "spread of sizes": sizes.std() / sizes.mean()}
+        where = dict(zip(names, key, strict=True))
+        rows.append(where | {"entropy": even, "classes": (held > 0).sum(axis=1).mean()} | spread)
+    return pd.DataFrame(rows).set_index(list(names))
+
+
 def summary(scores: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
     """Mean ± half-width of the 95% t-interval over seeds; "–" where no run has a value (a target never reached)."""
     groups = [n for n in scores.index.names if n != "seed"]

@@ -149,6 +149,7 @@ def test_fedrep_trains_the_head_then_the_body(variant, head_epochs):
         ("fedala(layers=0)", "feddw_cnn_mnist"),
         ("perfedavg(alpha=0, variant=released)", "lenet"),
         ("feddistill(strength=0)", "feddw_cnn_mnist"),
+        ("fedproto(average=True, strength=0)", "feddw_cnn_mnist"),
     ],
 )
 def test_switched_off_they_are_fedavg_bit_for_bit(same, model):

@@ -1,5 +1,8 @@
 """Grids of tables from the settings, and the paper's numbers under our names."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -79,3 +82,11 @@ def test_printed_means_and_gains_that_do_not_follow_from_the_cells():
         "gain: feddisco+lws, cifar100, 100": 0.36,
         "mean gain: feddisco+lws": 1.5625,
     }
+
+
+def test_evenness_of_a_split_counts_classes_and_sizes():
+    split = SimpleNamespace(result={"counts": [[5, 5], [30, 0], [0, 0]]})  # the third client is empty
+    row = paper.evenness({("a", 1): split}, ("data", "seed")).loc["a", 1]
+    assert row["entropy"] == pytest.approx((1 + 0) / 2), "of those who hold anything"
+    assert (row["smallest"], row["largest"], row["classes"]) == (0, 30, 1)
+    assert row["spread of sizes"] == pytest.approx(np.std([10, 30, 0], ddof=1) / (40 / 3))

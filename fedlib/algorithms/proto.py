@@ -15,19 +15,27 @@ class FedProto(Local, Server):
     """Local loss + strength * mean_i ||z_i - C_{y_i}||^2 / dim: features come to the global prototype of their class.
 
     A client's prototype of a class is the mean feature z of its samples; the global one C is the mean over all samples
-    of the round. A class that nobody holds keeps its prototype; one without has no term. Models are never averaged.
+    of the round. A class that nobody holds keeps its prototype; one without has no term. Models are never averaged,
+    unless ``average``: so FPL's authors score it, whose comparison FedAWA's Table 7 takes up.
     ``released`` (FedDW's code): z is what enters the first mapping layer fc1, prototypes are means over all rounds
     so far, and a class without one is drawn to zero from the second round on.
     """
 
     strength: float = 1.0
+    average: bool = False  # the models too, as FedAvg does
     variant: Literal["paper", "released"] = "paper"
-    keeps = True
-    shares = False
 
     def __post_init__(self):
         if self.strength < 0:
             raise FedlibError(f"fedproto(strength=…) must not be negative; got {self.strength}.")
+
+    @property
+    def shares(self) -> bool:
+        return self.average
+
+    @property
+    def keeps(self) -> bool:
+        return not self.average
 
     def begin(self, c: Client) -> None:
         if self.variant == "released":
