@@ -6,7 +6,7 @@ BIN := $(CURDIR)/.venv/bin
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help workbook test test-full lint unit notebooks-smoke notebooks-check audit lab clean
+.PHONY: help workbook site test test-full lint unit notebooks-smoke notebooks-check audit lab clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -21,8 +21,12 @@ help:  ## show this list
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-workbook: .venv/.installed  ## regenerate every notebook from the run records (missing runs are trained) into build/
+workbook: .venv/.installed  ## regenerate every notebook from the run records (missing runs are trained), and the site, into build/
 	@$(BIN)/fedlib run --scale laptop --jobs $(JOBS)
+	@$(BIN)/fedlib site --notebooks build/notebooks
+
+site: .venv/.installed  ## the static site of the committed notebooks, into build/site
+	@$(BIN)/fedlib site
 
 test: lint unit notebooks-smoke notebooks-check audit  ## everything CI runs: lint, tests, notebooks, audit
 

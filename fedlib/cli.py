@@ -128,6 +128,28 @@ def report(update, as_json):
 
 
 @cli.command()
+@click.option(
+    "--notebooks", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None, metavar="FOLDER",
+    help="Executed notebooks; by default those that are committed.",
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=None, help="By default build/site.")
+def site(notebooks, out):
+    """A static site of all notebooks, reading guides and algorithms, readable without a network.
+
+    \b
+    fedlib site                               from the committed notebooks
+    fedlib site --notebooks build/notebooks   from those that 'fedlib run' has just executed
+    """
+    from fedlib import report, workbook
+    from fedlib import site as site_
+    from fedlib.store import default_store
+
+    found = workbook.find(folder=notebooks.resolve()) if notebooks else workbook.find()
+    start = site_.build(found, (out or workbook.ROOT / "build" / "site").resolve(), default_store("laptop"))
+    click.echo(f"{report.sentence(report.gather(found))}.\nThe site: {workbook.shown_path(start)}")
+
+
+@cli.command()
 @notebook_options
 @jobs_option
 @json_option

@@ -47,11 +47,15 @@ def markdown(claims: list[dict]) -> str:
     return "\n".join([*lines, "", "</details>"])
 
 
+def tables_first(notebooks: Iterable[Notebook]) -> list[Notebook]:
+    return sorted(notebooks, key=lambda nb: (nb.path.stem[:5] != "table", nb.path.stem))
+
+
 def guide(notebooks: Iterable[Notebook]) -> str:
     """A paper's notebooks, tables before figures, and which of its claims have which verdict."""
     lines = ["| Exhibit | " + " | ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items()) + " |"]
     lines.append("|---" * (len(MARKS) + 1) + "|")
-    for nb in sorted(notebooks, key=lambda nb: (nb.path.stem[:5] != "table", nb.path.stem)):
+    for nb in tables_first(notebooks):
         exhibit, _, title = nb.title.partition(", ")[2].partition(": ")
         found = {v: [c["id"].rpartition(".")[2] for c in nb.claims if c["verdict"] == v] for v in MARKS}
         link = f"[{exhibit}](../../notebooks/{nb.name}.ipynb): {title}"

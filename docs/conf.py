@@ -1,0 +1,17 @@
+"""Sphinx settings of the site; `fedlib site` gathers the pages and calls Sphinx with them."""
+
+project = "fedlib"
+html_title = "fedlib"
+extensions = ["myst_nb", "sphinx-mathjax-offline"]
+root_doc = "index"
+exclude_patterns = ["conf.py"]
+nb_execution_mode = "off"  # pages show what the notebooks were executed to
+nb_merge_streams = True
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_copyright = False
+html_show_sphinx = False
+suppress_warnings = ["myst.header", "mystnb.unknown_mime_type"]  # claims are JSON besides
