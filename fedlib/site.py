@@ -81,8 +81,8 @@ def gallery(notebooks: list[Notebook], records: Store) -> str:
         "# Algorithms",
         "",
         "Each is a part that acts in one place, and parts are joined with `+`. *Cost* is the time of a whole run over",
-        "that of FedAvg with the same data, network, rounds and seed: the median over such pairs of records, evaluation",
-        "and all. Records come from a shared machine, so small differences mean nothing.",
+        "that of FedAvg with the same data, network, rounds and seed: the median over such pairs of records, with",
+        "evaluation. Records come from a shared machine, so small differences mean nothing.",
     ]
     for title, kind in kinds.items():
         lines += ["", f"## {title}"]
