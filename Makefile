@@ -23,7 +23,7 @@ help:  ## show this list
 
 workbook: .venv/.installed  ## regenerate every notebook from the run records (missing runs are trained), and the site, into build/
 	@$(BIN)/fedlib run --scale laptop --jobs $(JOBS)
-	@$(BIN)/fedlib site --notebooks build/notebooks
+	@$(BIN)/fedlib site --notebooks build/notebooks/laptop
 
 site: .venv/.installed  ## the static site of the committed notebooks, into build/site
 	@$(BIN)/fedlib site

@@ -137,8 +137,8 @@ def site(notebooks, out):
     """A static site of all notebooks, reading guides and algorithms, readable without a network.
 
     \b
-    fedlib site                               from the committed notebooks
-    fedlib site --notebooks build/notebooks   from those that 'fedlib run' has just executed
+    fedlib site                                      from the committed notebooks
+    fedlib site --notebooks build/notebooks/laptop   from those that 'fedlib run' has just executed
     """
     from fedlib import report, workbook
     from fedlib import site as site_

@@ -250,7 +250,8 @@ def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | No
             axis.hlines(y, part["low"], part["high"], color=PALETTE[0], linewidth=2.2, alpha=0.6, zorder=2)
         axis.scatter(part["here"], y, color=PALETTE[0], s=45, zorder=3, label="here")
         look = {"facecolor": "white", "edgecolor": PALETTE[1], "linewidth": 1.8, "marker": "D", "s": 42}
-        axis.scatter(part["reported"], y, **look, zorder=3, label="reported")
+        if frame["reported"].notna().any():
+            axis.scatter(part["reported"], y, **look, zorder=3, label="reported")
         if zero is not None:
             axis.axvline(zero, color=".25", linewidth=1.2, zorder=1)
         axis.set(title=group, xlabel=xlabel, xscale="log" if log else "linear", ylim=(len(rows) - 0.5, -0.5))
