@@ -103,6 +103,21 @@ def by_seed(values: pd.Series) -> dict:
     return {int(seed): part.tolist() for seed, part in values.groupby("seed")}
 
 
+def best_elsewhere(wide: pd.DataFrame) -> pd.Series:
+    """Every row's value in the column that is best on the mean of the other seeds of its cell; NaN with one seed.
+
+    Taking a seed's best column by its own values would find an effect where there is none.
+    """
+    cell, found = [n for n in wide.index.names if n != "seed"], []
+    for key, row in wide.iterrows():
+        where = dict(zip(wide.index.names, key if isinstance(key, tuple) else (key,), strict=True))
+        others = wide.index.get_level_values("seed") != where["seed"]
+        for name in cell:
+            others &= wide.index.get_level_values(name) == where[name]
+        found.append(row[wide[others].mean().idxmax()] if others.any() else np.nan)
+    return pd.Series(found, index=wide.index)
+
+
 def margin(scores: pd.DataFrame, metric: str, method: str, limit: float, end: float) -> dict:
     """How far below ``limit`` a method stays, per seed and cell; a run that never arrived counts as ``end``.
 

@@ -57,20 +57,34 @@ def columns(paper: str, table: str, scale: str) -> list[tuple]:
     return [(panel, alpha) for panel, alphas in chosen.items() for alpha in alphas]
 
 
-def runs(paper: str, columns, methods: dict, seeds, scale: str, **fill) -> dict:
+def methods(paper: str, scale: str, *names: str) -> dict[str, str]:
+    """The written forms of these methods at ``scale``, where a scale changes what a method does at the server."""
+    choose("scale", scale, SCALES)
+    forms = _read(paper, "settings.yaml")["methods"]
+    for name in names:
+        choose(f"method of {paper}", name, forms)
+    return {name: forms[name][scale] for name in names}
+
+
+def runs(paper: str, columns, methods: dict, seeds, scale: str, vary: dict | None = None, **fill) -> dict:
     """The grid of a table: (panel, alpha, method, seed) to the run of that cell.
 
     ``methods`` are names and written forms; what stands there in braces is taken from ``fill``: values by a part of the
-    network's name, of which the last that fits counts.
+    network's name, of which the last that fits counts. ``vary`` repeats it all under changed settings, by a name that
+    comes before the method in the key.
     """
     grid = {}
     for panel, alpha in columns:
         here = setting(paper, panel, scale)
         here["partition"] = alpha if isinstance(alpha, str) else f"dirichlet(alpha={alpha})"
         filled = {k: [v for part, v in f.items() if part in here["model"]][-1] for k, f in fill.items()}
-        for method, algorithm in methods.items():
-            for seed in seeds:
-                grid[panel, alpha, method, seed] = RunSpec(**here, algorithm=algorithm.format(**filled), seed=seed)
+        for name, change in (vary or {None: {}}).items():
+            where = (panel, alpha, name) if vary else (panel, alpha)
+            for method, algorithm in methods.items():
+                for seed in seeds:
+                    grid[*where, method, seed] = RunSpec(
+                        **here | change, algorithm=algorithm.format(**filled), seed=seed
+                    )
     return grid
 
 
@@ -145,6 +159,21 @@ def curve(record, series: str = "accuracy") -> pd.Series:
 def measured(record, probe: str) -> pd.DataFrame:
     """What a probe of a run found, by round; such as ``measured(record, "spread").tau``."""
     return pd.DataFrame(record.probe(probe)).set_index("round")
+
+
+def indicators(records: dict, names, probe: str) -> pd.DataFrame:
+    """One row per run: what a probe found, each number's mean over the middle tenth of the rounds."""
+    rows = [measured(record, probe).astype(float).apply(middle) for record in records.values()]
+    return pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(records, names=names))
+
+
+def probed(records: dict, names, probe: str, words: dict) -> pd.DataFrame:
+    """A probe's numbers in long form: one row per run, round and number of ``words``, which gives each its name."""
+    frames = []
+    for key, record in records.items():
+        found = measured(record, probe)[list(words)].astype(float).rename(columns=words).reset_index()
+        frames.append(found.melt("round", var_name="quantity").assign(**dict(zip(names, key, strict=True))))
+    return pd.concat(frames, ignore_index=True)[[*names, "quantity", "round", "value"]]
 
 
 def curves(records: dict, names, series: str = "accuracy") -> pd.DataFrame:
@@ -288,6 +317,79 @@ def show_gains(scores: pd.DataFrame, told: dict, pairs, labels: dict, titles: di
     show_table(frame.round(2))
 
 
+def over_base(scores: pd.Series, told: dict, base: str, titles: dict) -> pd.DataFrame:
+    """What every method adds to ``base``, ours by seed and the paper's, one row each: for ``plots.dots`` by alpha."""
+    gains = scores.unstack("method").pipe(lambda wide: wide.sub(wide[base], axis=0)).drop(columns=base)
+    methods = [m for m in dict.fromkeys(scores.index.get_level_values("method")) if m != base]
+    rows = [
+        (_at(alpha), f"{titles[data]}, here", m, seed, line[m])
+        for (data, alpha, seed), line in gains.iterrows()
+        for m in methods
+    ]
+    alphas = gains.index.unique("alpha")
+    rows += [
+        (_at(alpha), f"{titles[data]}, reported", m, 0, value - told[data, alpha, base])
+        for (data, alpha, m), value in told.items()
+        if alpha in alphas and m in methods
+    ]
+    return pd.DataFrame(rows, columns=["alpha", "method", "option", "seed", "gain"])
+
+
+def sweep(records: dict, names) -> pd.DataFrame:
+    """One row per run: accuracy (last ten rounds) and the probe balance's numbers in the middle of training."""
+    return scores(records, names, accuracy=lambda c: last(c, 10)).join(indicators(records, names, "balance"))
+
+
+def show_gws(records: dict, names, x: str, xlabel: str) -> pd.DataFrame:
+    """What adaptive GWS adds to FedAvg, its gamma and its step against ``x`` (FedLAW Figures 2, 9): figure and numbers.
+
+    Returns one row per run of GWS: ``sweep`` and the gain.
+    """
+    from fedlib import plots
+
+    print(settled(records, names))
+    every = sweep(records, names)
+    gws = every.xs("gws", level="method")
+    gws = gws.assign(gain=gws["accuracy"] - every["accuracy"].xs("fedavg", level="method"))
+    titles = {"gain": "gain of accuracy (points)", "gamma": "learned gamma", "step": "norm of the step"}
+    long = gws.reset_index().assign(method=lambda f: "gws" if x == "alpha" else f["alpha"].map(_at))
+    long = long.melt(list(dict.fromkeys([x, "method", "seed"])), list(titles), "quantity")
+    display(plots.dots(long, by="quantity", x=x, value="value", xlabel=xlabel, titles=titles, sharey=False))
+    shown = summary(gws[["accuracy", "gain"]], 2).join(summary(gws[["gamma"]], 4))
+    shown = shown.join(summary(gws[["step", "shrink", "r_law"]], 2)).reset_index().drop(columns="data")
+    show_table(shown, "Adaptive GWS; step and shrink are the norms of the two terms")
+    return gws
+
+
+def show_sweep(records: dict, names, told: dict, xlabel: str) -> pd.DataFrame:
+    """FedAvg, adaptive GWS and its gamma against a varied setting (FedLAW Tables 2, 10); returns ``sweep``.
+
+    ``names`` has "alpha", "level" (text), "method" and "seed"; ``told`` is the paper's, by (alpha, level, quantity).
+    """
+    from fedlib import plots
+
+    print(settled(records, names))
+    result = sweep(records, names)
+    text = summary(result[["accuracy"]]).join(summary(result[["gamma"]], 4))
+    ran = dict.fromkeys(result.index.get_level_values("alpha"))
+    levels = sorted({level for _, level, _ in told} | set(result.index.get_level_values("level")), key=float)
+    quantities = {"FedAvg": ("fedavg", "accuracy"), "GWS": ("gws", "accuracy"), "gamma": ("gws", "gamma")}
+    for alpha in ran:
+        rows = []
+        for quantity, (method, column) in quantities.items():
+            mine = text[column].xs((alpha, method), level=("alpha", "method")).droplevel("data")
+            rows.append([f"{quantity}, here", *(mine.get(level) for level in levels)])
+            rows.append([f"{quantity}, reported", *(told.get((alpha, level, quantity)) for level in levels)])
+        show_table(pd.DataFrame(rows, columns=[xlabel, *levels]), _at(alpha))
+    long = result.reset_index()
+    at = long["alpha"].map(_at)
+    learned = long["method"] == "gws"
+    parts = [long.assign(panel="accuracy (%), " + at, value=long["accuracy"])]
+    parts.append(long.assign(panel="learned gamma", value=long["gamma"], method=at)[learned])
+    display(plots.dots(pd.concat(parts), by="panel", x="level", value="value", xlabel=xlabel, sharey=False))
+    return result
+
+
 def gap(told: dict, ours: str, base: str, columns=None) -> float | None:
     """How far ``ours`` is above ``base`` in the paper, on average over the ``columns`` that have both (None: all)."""
     where = [key[:2] for key in told if key[2] == ours and (*key[:2], base) in told]
@@ -366,6 +468,12 @@ def first(curve: pd.Series, rounds: int) -> float:
 def last(curve: pd.Series, evaluations: int) -> float:
     """Mean over the last evaluations."""
     return curve.iloc[-evaluations:].mean()
+
+
+def middle(curve: pd.Series) -> float:
+    """Mean over the middle tenth of the rounds: 90 to 110 of 200, where FedLAW reads its indicators."""
+    end = curve.index.max()
+    return curve[(curve.index >= 9 * end // 20) & (curve.index <= -(-11 * end // 20))].mean()
 
 
 def oscillation(curve: pd.Series) -> float:

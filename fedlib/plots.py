@@ -22,6 +22,8 @@ STYLES = {  # registered name: (label, colour, marker, line)
     "fedlap": ("FedLap", 2, 2, 2),
     "lws": ("LWS", 3, 3, 0),
     "law": ("FedLAW", 4, 4, 3),
+    "gws": ("adaptive GWS", 3, 2, 1),
+    "attentive": ("attentive LAW", 2, 1, 3),
     "awa": ("FedAWA", 5, 5, 0),
     "dw": ("FedDW", 6, 6, 0),
     "ldawa": ("L-DAWA", 7, 7, 1),

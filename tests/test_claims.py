@@ -11,7 +11,17 @@ from scipy import stats
 from scipy.spatial.distance import pdist
 
 from fedlib import claims as claims_module
-from fedlib.claims import MIME, compare, detectable_effect, interval, mantel, margin, paired, show_claims
+from fedlib.claims import (
+    MIME,
+    best_elsewhere,
+    compare,
+    detectable_effect,
+    interval,
+    mantel,
+    margin,
+    paired,
+    show_claims,
+)
 
 
 def verdict(effects, **kw):
@@ -151,3 +161,20 @@ def test_mantel_tells_agreement_from_chance():
     rho, p = mantel(near, -near)
     assert rho == pytest.approx(-1) and p > 0.5
     assert mantel(near, far)[1] > 0.05
+
+
+def test_the_best_column_is_chosen_on_other_seeds():
+    index = pd.MultiIndex.from_product([["iid"], [1, 2, 3]], names=["data", "seed"])
+    wide = pd.DataFrame({"a": [9.0, 0.0, 0.0], "b": [1.0, 2.0, 3.0]}, index=index)
+    # Seed 1 by itself would take a (9); the others say b. Seeds 2 and 3 are misled by seed 1's a.
+    assert best_elsewhere(wide).tolist() == [1.0, 0.0, 0.0]
+    assert best_elsewhere(wide.iloc[:1]).isna().all(), "one seed cannot choose for itself"
+    two = pd.concat([wide, wide.rename(index={"iid": "uneven"}).assign(a=-1.0)])
+    assert best_elsewhere(two)["uneven"].tolist() == [1.0, 2.0, 3.0], "each cell chooses for itself"
+
+
+def test_choosing_elsewhere_finds_nothing_in_noise():
+    rng = np.random.default_rng(0)
+    index = pd.MultiIndex.from_product([range(200), [1, 2, 3]], names=["data", "seed"])
+    noise = pd.DataFrame(rng.normal(size=(600, 5)), index=index)
+    assert abs(best_elsewhere(noise).mean()) < 0.1 < noise.max(axis=1).mean()

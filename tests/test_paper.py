@@ -261,3 +261,43 @@ def test_show_renders_source_under_its_file():
     text = fedlib.show(paper.rounds_to).data
     assert text.startswith("`fedlib/paper.py`\n```python\ndef rounds_to(")
     assert "class RunSpec" in fedlib.show(paper.at, RunSpec).data
+
+
+def test_a_grid_can_vary_a_setting():
+    forms = paper.methods("fedlaw", "laptop", "fedavg", "gws")
+    assert forms["fedavg"] == "fedavg" and forms["gws"].startswith("gws(epochs=")
+    assert paper.methods("fedlaw", "paper", "gws") == {"gws": "gws"}
+    with pytest.raises(FedlibError, match="fedavg, gws"):
+        paper.methods("fedlaw", "paper", "gsw")
+    vary = {e: {"local_epochs": e} for e in (1, 5)}
+    grid = paper.runs("fedlaw", [("fashion_mnist", 1)], forms, [8, 9], "laptop", vary)
+    assert len(grid) == 8
+    one, five = (grid["fashion_mnist", 1, e, "gws", 8] for e in (1, 5))
+    assert one.replace(local_epochs=5) == five and one.local_epochs == 1
+    plain = paper.runs("fedlaw", [("fashion_mnist", 1)], forms, [8], "laptop")
+    assert plain["fashion_mnist", 1, "gws", 8].id == one.replace(local_epochs=2).id
+
+
+def test_indicators_are_read_in_the_middle_of_training():
+    assert paper.middle(pd.Series(range(1, 201), index=range(1, 201))) == 100  # rounds 90 to 110
+    assert paper.middle(pd.Series([7.0, 9.0], index=[1, 2])) == 8  # never empty
+    setting = paper.setting("fedlaw", "fashion_mnist", "smoke") | {"rounds": 3}
+    record = simulate(RunSpec(**setting, algorithm="gamma(gamma=0.5)", seed=8))
+    runs, names = {("digits", 8): record}, ("data", "seed")
+    found = paper.indicators(runs, names, "balance")
+    probe = record.probe("balance")
+    assert found.loc[("digits", 8), "gamma"] == pytest.approx(0.5)
+    assert found.loc[("digits", 8), "step"] == pytest.approx(sum(probe["step"][:2]) / 2)  # rounds 1 and 2 of 3
+    long = paper.probed(runs, names, "balance", {"step": "the step", "r_law": "r"})
+    assert long.query("quantity == 'r'")["value"].tolist() == probe["r_law"]
+    assert list(dict.fromkeys(long["quantity"])) == ["the step", "r"]
+
+
+def test_what_is_added_to_a_base_is_paired_and_beside_the_paper():
+    index = pd.MultiIndex.from_product([["a"], [1], ["x", "y"], [8, 9]], names=["data", "alpha", "method", "seed"])
+    scores = pd.Series([10.0, 20.0, 11.0, 23.0], index=index)
+    told = {("b", 1, "x"): 50.0, ("b", 1, "y"): 54.0, ("b", 100, "x"): 1.0, ("b", 100, "y"): 2.0}
+    added = paper.over_base(scores, told, "x", {"a": "A", "b": "B"})
+    assert added.query("method == 'A, here'")["gain"].tolist() == [1, 3]
+    assert added.query("method == 'B, reported'")["gain"].tolist() == [4], "an alpha that was not run is left out"
+    assert set(added["option"]) == {"y"}
