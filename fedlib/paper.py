@@ -476,6 +476,20 @@ def middle(curve: pd.Series) -> float:
     return curve[(curve.index >= 9 * end // 20) & (curve.index <= -(-11 * end // 20))].mean()
 
 
+def phase(values: pd.Series, late: bool) -> pd.Series:
+    """Every run's mean over the first or the last fifth of its rounds; ``values`` has "round" among its levels."""
+    run = [name for name in values.index.names if name != "round"]
+    done = values.index.get_level_values("round").to_series(index=values.index)
+    end = done.groupby(run).transform("max")
+    part = values[done > 0.8 * end] if late else values[done <= np.maximum(1, 0.2 * end)]
+    return part.groupby(run, sort=False).mean()
+
+
+def halvings(values: pd.Series) -> pd.Series:
+    """How often a quantity halves from the first fifth of a run's rounds to the last: once from 0.04 to 0.02."""
+    return np.log2(phase(values, late=False) / phase(values, late=True))
+
+
 def oscillation(curve: pd.Series) -> float:
     """Standard deviation of the first differences: how much a curve jumps from round to round."""
     return curve.diff().std()

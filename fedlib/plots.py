@@ -8,7 +8,7 @@ import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from fedlib.claims import interval
 from fedlib.errors import FedlibError
@@ -257,6 +257,9 @@ def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | No
         if zero is not None:
             axis.axvline(zero, color=".25", linewidth=1.2, zorder=1)
         axis.set(title=group, xlabel=xlabel, xscale="log" if log else "linear", ylim=(len(rows) - 0.5, -0.5))
+        if log:  # 1.2 and 1000, not powers of ten
+            axis.xaxis.set_major_formatter(LogFormatter())
+            axis.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
         axis.set_yticks(y, rows)
         axis.grid(axis="y", visible=False)
     legend(figure, axes)

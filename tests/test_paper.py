@@ -238,6 +238,21 @@ def test_dots_are_means_with_intervals():
     assert [t.get_text() for t in axis.get_xticklabels()] == ["1", "100"]
 
 
+def test_the_legend_names_what_is_reported_only_where_something_is():
+    frame = pd.DataFrame({"panel": "a", "row": ["x", "y"], "reported": [1.5, np.nan], "here": [1.2, 1.9]})
+    legends = [plots.beside(f, "times", log=True).legends[0] for f in (frame, frame.assign(reported=np.nan))]
+    assert [[t.get_text() for t in legend.get_texts()] for legend in legends] == [["here", "reported"], ["here"]]
+
+
+def test_halvings_compare_the_first_fifth_of_each_run_with_its_last():
+    runs = {("short", 1): [8, 4, 2, 1], ("long", 1): [4, 4, 9, 9, 9, 9, 9, 9, 1, 3]}  # rounds 1, 4; 1-2, 9-10
+    values = pd.concat(
+        {key: pd.Series(v, range(1, len(v) + 1)) for key, v in runs.items()}, names=["panel", "seed", "round"]
+    )
+    assert paper.phase(values, late=True).to_dict() == {("short", 1): 1, ("long", 1): 2}
+    assert paper.halvings(values).to_dict() == {("short", 1): 3, ("long", 1): 1}
+
+
 def test_layers_are_in_order_and_drawn_by_seed_mean():
     setting = paper.setting("fedlws", "cifar10", "smoke")
     runs = {("digits", s): simulate(RunSpec(**setting, algorithm="lws(beta=0.1)", seed=s)) for s in (1, 2)}
