@@ -30,7 +30,7 @@ from fedlib.models import MODELS, build
 from fedlib.paper import layer_kind, measured
 from fedlib.probes import PROBES
 from fedlib.probes.base import draw
-from fedlib.probes.classes import own, rank_correlation, shares_right
+from fedlib.probes.classes import augment, own, rank_correlation, shares_right
 from fedlib.probes.landscape import hessian_product, mixtures, top_eigen
 from fedlib.probes.updates import entropy, kept_products, mixture
 from fedlib.simulation import Federation, one_thread, simulate
@@ -291,6 +291,36 @@ def test_relations_are_feddws_own():
     assert -1 <= found["similarity"] <= 1 and "SL" not in measure("relations(matrices=False)", r, fed)
 
 
+def test_omega_is_what_the_server_sends():
+    fed, r = federated(TINY.replace(algorithm="dw", partition="shards(per_client=2)"))
+    found = measure("omega", r, fed)
+    assert found["term"] == pytest.approx(measure("relations", r, fed)["frobenius"] ** 2 / 100, rel=1e-3)
+    assert found["lag"] == pytest.approx(0, abs=1e-5)
+    fed, late = federated(TINY.replace(algorithm="dw(variant=released)", partition="shards(per_client=2)"))
+    sl, start = torch.tensor(measure("relations", late, fed)["SL"]), torch.eye(10)  # half of either, after one round
+    found = measure("omega", late, fed)
+    assert found["lag"] == pytest.approx(float((start - sl).norm() / 2), rel=1e-2)
+    assert found["diagonal"] == pytest.approx(float((1 + sl.diagonal().mean()) / 2), rel=1e-2)
+
+
+def test_augmented_images_are_shifted_flipped_or_turned_and_no_more():
+    x = torch.zeros(200, 1, 9, 9)
+    x[:, 0, 4, 4], x[:, 0, 4, 5] = 2, 1  # a bright pixel in the middle, a darker one to its right
+    moved = augment(x - 1, np.random.default_rng(0)) + 1  # black is the smallest value, here -1
+    bright, dark = (moved == 2).nonzero(), (moved == 1).nonzero()
+    assert len(bright) == 200 and set(bright[:, 2].tolist()) == set(bright[:, 3].tolist()) == set(range(9))
+    at = dict(zip(bright[:, 0].tolist(), bright[:, 2:].tolist(), strict=True))
+    sides = {(row - at[k][0], column - at[k][1]) for k, _, row, column in dark.tolist()}
+    assert sides == {(0, 1), (0, -1)}, "flipped or not"
+    turned = augment(x, np.random.default_rng(0), degrees=90.0)
+    assert not torch.equal(turned, moved) and set(turned.unique().tolist()) == {0, 1, 2}
+    fed, r = federated(TINY.replace(dataset="digits", partition="iid", lr=0.1, local_epochs=5))
+    found = measure("augmented(draws=3)", r, fed)
+    total = fed.evaluate(r.aggregate, r.aggregate_buffers, Algorithm("fedavg"), {})["accuracy"]
+    assert found["clean"] == pytest.approx(100 * total, rel=1e-3) and len(found["augmented"]) == 3
+    assert max(found["augmented"]) < found["clean"], "digits moved about are harder for a perceptron"
+
+
 def test_a_row_that_points_to_its_own_class():
     features = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.0, 1.0]])
     y = torch.tensor([0, 0, 2])
@@ -477,7 +507,7 @@ def test_when_a_probe_is_due():
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("spraed", "Unknown probe 'spraed'; the known ones are: balance,"),
+        ("spraed", "Unknown probe 'spraed'; the known ones are: augmented, balance,"),
         ("hessian(top=0)", "at least 1"),
         ("spread(every=0)", "counts rounds"),
         ("cosines(rounds=(0, 1))", "round numbers"),
@@ -485,6 +515,7 @@ def test_when_a_probe_is_due():
         ("coherence(groups=(3, 4))", "pairs of ids"),
         ("tsne(samples=20)", "more samples"),
         ("ideal(epochs=0)", "at least 1"),
+        ("augmented(draws=0)", "at least 1"),
         ("histogram(limit=0)", "positive limit"),
     ],
 )

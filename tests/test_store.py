@@ -150,6 +150,10 @@ def test_seconds_of_a_local_epoch_are_those_of_the_method():
 
     methods, data = ("fedavg", "moon", "dw"), "digits(shape=(3, 32, 32))"
     measure = Measure(f"epoch_time(model=simple_cnn, dataset={data!r}, methods={methods!r}, subset=400)")
-    seconds = measure.perform().result["seconds"]
+    result = measure.perform().result
+    seconds = result["seconds"]
     assert {method: len(turns) for method, turns in seconds.items()} == {"fedavg": 3, "moon": 3, "dw": 3}
     assert min(seconds["moon"]) > 1.2 * min(seconds["fedavg"]) > 0
+    # What FedDW itself does: a term at every step and soft labels at the end, both less than the epoch they belong to.
+    for hook in ("gradient", "end"):
+        assert max(result[hook]["fedavg"]) == 0 < min(result[hook]["dw"]) < min(seconds["dw"])
