@@ -165,25 +165,30 @@ def plan(names, scale, parameters, jobs, as_json):
     from fedlib.store import default_store
 
     chosen = selection(names, scale, parameters)
-    rows, lacking = [], {}
+    rows, lacking, gpu = [], {}, {}
     for nb, changes in chosen:
         store, grid = default_store(nb.scale(changes)), list(nb.plan(changes).values())
         refuse_damaged(store, {spec.id for spec in grid})
         todo = engine.missing(grid, store)
         estimates = {spec.id: engine.estimate(spec) for spec in todo}
         lacking |= {id: max(seconds, lacking.get(id, 0)) for id, seconds in estimates.items()}
-        seconds = sum(estimates.values())
+        on_gpu = {spec.id: engine.estimate(spec, "cuda") for spec in todo}
+        gpu |= {id: max(seconds, gpu.get(id, 0)) for id, seconds in on_gpu.items()}
+        times = dict(seconds=sum(estimates.values()), gpu_seconds=sum(on_gpu.values()))
         runs = len({spec.id for spec in grid})
-        rows.append(dict(notebook=nb.name, scale=nb.scale(changes), runs=runs, missing=len(todo), seconds=seconds))
+        rows.append(dict(notebook=nb.name, scale=nb.scale(changes), runs=runs, missing=len(todo), **times))
     longest = max(lacking.values(), default=0)
-    total = dict(missing=len(lacking), core_seconds=sum(lacking.values()), jobs=jobs)
+    total = dict(missing=len(lacking), core_seconds=sum(lacking.values()), gpu_seconds=sum(gpu.values()), jobs=jobs)
     total["seconds"] = max(longest, total["core_seconds"] / jobs)
     if as_json:
         return print_json(dict(notebooks=rows, total=total, ids=sorted(lacking)))
-    table = [(r["notebook"], r["scale"], r["runs"], r["missing"], workbook.duration(r["seconds"])) for r in rows]
-    print_table([("notebook", "scale", "runs", "missing", "core time"), *table])
-    time = workbook.duration(total["seconds"])
-    click.echo(f"{total['missing']} distinct runs to train, about {time} with {jobs} jobs.")
+    table = [(r["notebook"], r["scale"], r["runs"], r["missing"]) for r in rows]
+    times = [(workbook.duration(r["seconds"]), workbook.duration(r["gpu_seconds"])) for r in rows]
+    heads = ("notebook", "scale", "runs", "missing", "core time", "GPU time")
+    print_table([heads, *((*row, *time) for row, time in zip(table, times, strict=True))])
+    time, on_gpu = workbook.duration(total["seconds"]), workbook.duration(total["gpu_seconds"])
+    what = f"{total['missing']} distinct runs to train, about {time} with {jobs} jobs"
+    click.echo(f"{what}, or by a rule of thumb {on_gpu} on one GPU.")
 
 
 @cli.command()

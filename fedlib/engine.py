@@ -177,8 +177,13 @@ def _train(spec: RunSpec, store: Store) -> bool:
     return True
 
 
-def estimate(spec: RunSpec | Measure) -> float:
-    """Seconds a run may take on one core: its samples at the speed of its model, measured once on one machine."""
+# Seconds for every parameter tensor of a step, and operations a second. Those of a core are fitted to
+# benchmarks/training.py; those of a GPU are a rule of thumb (kernels to launch, a tenth of what a recent card can do).
+SPEEDS = {"cpu": (5e-5, 4e10), "cuda": (1.5e-4, 5e12)}
+
+
+def estimate(spec: RunSpec | Measure, device: str = "cpu") -> float:
+    """Seconds a run may take on one core, or on a GPU: its samples at the speed of its model. A guide, no promise."""
     if isinstance(spec, Measure):
         return spec.estimate()
     from fedlib.data import DATASETS
@@ -188,7 +193,8 @@ def estimate(spec: RunSpec | Measure) -> float:
     samples *= 1 - spec.stragglers * (spec.local_epochs - 1) / (2 * spec.local_epochs)
     tests = (spec.test_subset or test_size) / spec.eval_every / 3  # a forward pass is a third of a step
     tests *= spec.scored_models
-    step, sample = model_cost(spec.model, spec.dataset)
+    tensors, operations = model_cost(spec.model, spec.dataset)
+    step, sample = tensors * SPEEDS[device][0], operations / SPEEDS[device][1]
     seconds = spec.rounds * (samples * (sample + step / spec.batch_size) + tests * sample)
     return seconds + probes_work(spec, spec.subset or train_size, spec.test_subset or test_size) * sample
 
@@ -204,11 +210,8 @@ def probes_work(spec: RunSpec, train_size: int, test_size: int) -> float:
 
 
 @functools.cache
-def model_cost(model: str, dataset: str) -> tuple[float, float]:
-    """(seconds per step, seconds per sample): 50 us for every parameter tensor, and arithmetic at 40 GFLOP/s.
-
-    Both fitted to benchmarks/training.py on one core; a guide for planning, not a promise.
-    """
+def model_cost(model: str, dataset: str) -> tuple[int, float]:
+    """(parameter tensors, floating-point operations to train on one sample)."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -220,4 +223,4 @@ def model_cost(model: str, dataset: str) -> tuple[float, float]:
         net = MODELS.make(model).build(entry.shape, len(entry.class_names))
         net(torch.empty(2, *entry.shape))
     layers = sum(1 for _ in net.parameters())
-    return 5e-5 * layers, 3 * counter.get_total_flops() / 2 / 4e10
+    return layers, 3 * counter.get_total_flops() / 2
