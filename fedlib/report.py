@@ -57,7 +57,10 @@ def guide(notebooks: Iterable[Notebook]) -> str:
     lines.append("|---" * (len(MARKS) + 1) + "|")
     for nb in tables_first(notebooks):
         exhibit, _, title = nb.title.partition(", ")[2].partition(": ")
-        found = {v: [c["id"].rpartition(".")[2] for c in nb.claims if c["verdict"] == v] for v in MARKS}
+        found: dict[str, list[str]] = {verdict: [] for verdict in MARKS}
+        for c in nb.claims:  # of another exhibit: with its name, such as figure4.C1
+            _, where, number = c["id"].split(".")
+            found[c["verdict"]].append(number if where == nb.claims[0]["exhibit"] else f"{where}.{number}")
         link = f"[{exhibit}](../../notebooks/{nb.name}.ipynb): {title}"
         lines.append(f"| {link} | " + " | ".join(", ".join(ids) for ids in found.values()) + " |")
     return "\n".join(lines)
