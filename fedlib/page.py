@@ -14,7 +14,7 @@ def show(*things) -> Markdown:
     """The source of classes, functions or modules, each under the name of its file."""
     blocks = []
     for thing in things:
-        file = Path(inspect.getsourcefile(thing)).resolve()
+        file = Path(inspect.getsourcefile(inspect.unwrap(thing))).resolve()  # not that of a decorator
         where = file.relative_to(ROOT).as_posix() if file.is_relative_to(ROOT) else file.name
         blocks.append(f"`{where}`\n```python\n{inspect.getsource(thing).rstrip()}\n```")
     return Markdown("\n\n".join(blocks))

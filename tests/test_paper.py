@@ -276,6 +276,9 @@ def test_show_renders_source_under_its_file():
     text = fedlib.show(paper.rounds_to).data
     assert text.startswith("`fedlib/paper.py`\n```python\ndef rounds_to(")
     assert "class RunSpec" in fedlib.show(paper.at, RunSpec).data
+    from fedlib.training import evaluate  # decorated by torch: under the name of its own file
+
+    assert fedlib.show(evaluate).data.startswith("`fedlib/training.py`")
 
 
 def test_a_grid_can_vary_a_setting():
