@@ -161,6 +161,11 @@ def measured(record, probe: str) -> pd.DataFrame:
     return pd.DataFrame(record.probe(probe)).set_index("round")
 
 
+def probes(spec: RunSpec, name: str) -> list[str]:
+    """The written forms of a run's probes of this name, for ``record.probe``."""
+    return [text for text in spec.probes.split("+") if text.partition("(")[0] == name]
+
+
 def indicators(records: dict, names, probe: str) -> pd.DataFrame:
     """One row per run: what a probe found, each number's mean over the middle tenth of the rounds."""
     rows = [measured(record, probe).astype(float).apply(middle) for record in records.values()]

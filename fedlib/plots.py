@@ -87,25 +87,27 @@ def learning_curves(
     titles=None,
     stated=(),
     sharey: bool = True,
+    x: str = "round",
+    xlabel: str = "communication round",
 ) -> Figure:
     """One panel per ``by``: per method the mean over seeds, their range as a band and each seed as a thin line.
 
-    ``frame`` is what ``paper.curves`` returns. ``stated`` are (panel, round, level) the paper gives in prose, drawn
-    as dotted lines: not our measurement.
+    ``frame`` is what ``paper.curves`` returns, or has another column ``x``. ``stated`` are (panel, round, level) the
+    paper gives in prose, drawn as dotted lines: not our measurement.
     """
     groups = list(dict.fromkeys(frame[by]))
     figure, axes = panels(len(groups), sharey=sharey)
     for axis, group in zip(axes, groups, strict=True):
         methods = frame[frame[by] == group].groupby("method", sort=False)
         for place, (method, runs) in enumerate(methods):
-            wide = runs.pivot(index="round", columns="seed", values=value)
+            wide = runs.pivot(index=x, columns="seed", values=value)
             _band(axis, wide, look(method, place), place / len(methods))
         for panel, at_round, level in stated:
             if panel == group and at_round <= frame["round"].max():
                 axis.axhline(level, color=".25", linestyle=":", linewidth=1.4, zorder=1)
                 axis.axvline(at_round, color=".25", linestyle=":", linewidth=1.4, zorder=1, label="stated in the paper")
-        axis.set(title=(titles or {}).get(group, group), xlabel="communication round")
-        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axis.set(title=(titles or {}).get(group, group), xlabel=xlabel)
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=x == "round"))
         axis.margins(x=0.02)
     axes[0].set_ylabel(ylabel)
     legend(figure, axes)
@@ -268,9 +270,32 @@ def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | No
 
 def triangle(axis, points, values, corners, label: str = "") -> None:
     """``values`` over mixtures of three things, whose shares are the rows of ``points``, as filled contours."""
-    filled = axis.tricontourf(points[:, 1] + points[:, 2] / 2, points[:, 2] * 3**0.5 / 2, values, 14, cmap="cividis")
+    filled = axis.tricontourf(*_on_triangle(points), values, 14, cmap="cividis")
     axis.figure.colorbar(filled, ax=axis, label=label)
-    for name, x, y, side in zip(corners, (0, 1, 0.5), (-0.03, -0.03, 0.89), ("top", "top", "bottom"), strict=True):
+    _corners(axis, corners)
+
+
+def wandering(axis, points, corners, label: str = "round") -> None:
+    """Mixtures of three things one after the other, from the first (dark) to the last; equal shares are marked."""
+    axis.plot(*_on_triangle(np.eye(3)[[0, 1, 2, 0]]), color=".4", linewidth=1)
+    order = np.arange(1, len(points) + 1)
+    seen = axis.scatter(*_on_triangle(points), c=order, cmap="cividis", s=26, edgecolor="white", linewidth=0.4)
+    mark(axis, (1 / 3, 1 / 3, 1 / 3), "X")
+    axis.figure.colorbar(seen, ax=axis, label=label)
+    _corners(axis, corners)
+
+
+def mark(axis, shares, shape: str) -> None:
+    """One mixture of three things on its triangle."""
+    axis.plot(*_on_triangle(np.array([shares])), shape, color=PALETTE[3], markersize=12, markeredgecolor="white")
+
+
+def _on_triangle(points) -> tuple[np.ndarray, np.ndarray]:
+    return points[:, 1] + points[:, 2] / 2, points[:, 2] * 3**0.5 / 2
+
+
+def _corners(axis, names) -> None:
+    for name, x, y, side in zip(names, (0, 1, 0.5), (-0.03, -0.03, 0.89), ("top", "top", "bottom"), strict=True):
         axis.text(x, y, name, ha="center", va=side, fontsize=10)
     axis.set(aspect="equal", xlim=(-0.15, 1.15), ylim=(-0.12, 1))
     axis.axis("off")

@@ -133,6 +133,19 @@ def test_a_triangle_has_its_corners_where_one_share_is_all():
     plots.triangle(axis, points, np.array([1.0, 2.0, 3.0, 4.0]), "abc")
     at = {text.get_text(): text.get_position()[0] for text in axis.texts}
     assert at == {"a": 0, "b": 1, "c": 0.5}
+    _, [axis] = plots.panels(1)
+    plots.wandering(axis, points, "abc")
+    dots = axis.collections[0].get_offsets()
+    assert dots.tolist() == [pytest.approx(p) for p in ([0, 0], [1, 0], [0.5, 0.75**0.5], [0.5, 0])]
+    assert axis.lines[-1].get_xydata().tolist() == [pytest.approx([0.5, 0.75**0.5 / 3])], "equal shares"
+
+
+def test_probes_of_a_run_are_found_by_name():
+    setting = paper.setting("fedlaw", "looked_into", "smoke")
+    spec = RunSpec(**setting, algorithm="fedavg", seed=1)
+    train, test = paper.probes(spec, "hessian")
+    assert "every=5" in train and "on=test" in test and paper.probes(spec, "tsne") == []
+    assert set(simulate(spec).probes) >= {train, test, *paper.probes(spec, "rescaling")}
 
 
 def test_metrics_worked_out_by_hand():

@@ -108,6 +108,21 @@ def test_empty_clients_are_kept_as_released():
     assert p.sizes.min() == 1 and sum(i.tolist() == [0] for i in p.indices) > 1
 
 
+def test_hybrid_clients_of_one_size_differ_in_their_classes():
+    """FedLAW Figure 12: client 0 by alpha1, the two others by alpha2 on what is left; no size tells them apart."""
+    y = labels(6000)
+    for seed in range(3):
+        apart, alike = (
+            split(f"hybrid(alpha1={a}, alpha2={b}, equal=True)", y, 3, seed) for a, b in ((100, 0.1), (0.1, 100))
+        )
+        for p in (apart, alike):
+            assert len(set(p.sizes)) == 1 and 1800 <= p.sizes[0] <= 2000
+            assert len(np.unique(np.concatenate(p.indices))) == 3 * p.sizes[0]
+        overlap = [[np.minimum(p.counts[i], p.counts[j]).sum() / p.sizes[0] for i, j in ((0, 1), (1, 2))]
+                   for p in (apart, alike)]  # fmt: skip
+        assert overlap[0][0] > overlap[0][1] and overlap[1][0] < 0.6 < 0.9 < overlap[1][1]
+
+
 # ---------------------------------------------------------------- what holds for all of them
 
 TEXTS = st.one_of(
@@ -157,6 +172,7 @@ def test_splitting_leaves_the_global_random_stream_and_the_labels_alone():
         ("dirichlet(alpha=nothing)", 5, "must be float"),
         ("feddw_dirichlet(alpha=0)", 5, "positive number"),
         ("hybrid(alpha2=0)", 5, "positive number"),
+        ("hybrid(alpha2=0.01, equal=True)", 20, "larger alphas"),
         ("longtail_dirichlet(alpha=1, rho=0.5)", 5, "at least 1"),
         ("shards(per_client=0)", 5, "at least 1"),
         ("shards(chunk=-3)", 5, "at least 1"),

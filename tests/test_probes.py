@@ -31,7 +31,7 @@ from fedlib.paper import layer_kind, measured
 from fedlib.probes import PROBES
 from fedlib.probes.base import draw
 from fedlib.probes.classes import augment, own, rank_correlation, shares_right
-from fedlib.probes.landscape import hessian_product, mixtures, top_eigen
+from fedlib.probes.landscape import APART, AWAY, bends, hessian_product, mixtures, top_eigen
 from fedlib.probes.updates import entropy, kept_products, mixture
 from fedlib.simulation import Federation, one_thread, simulate
 from fedlib.spec import RunSpec
@@ -247,6 +247,13 @@ def test_simplex_has_the_clients_in_its_corners():
     assert "loss" not in measure("simplex(steps=2, landscape=False)", r, fed)
     with pytest.raises(FedlibError, match="three clients"):
         TINY.replace(clients=4, probes="simplex")
+
+
+def test_bends_of_a_known_bowl():
+    points = mixtures(10)
+    a, b = (points - [0.5, 0.2, 0.3]) @ APART, (points - [0.5, 0.2, 0.3]) @ AWAY
+    assert bends(points, 7 + 1.5 * a**2 - a * b + 4 * b**2) == pytest.approx((3, 8))
+    assert APART @ AWAY == pytest.approx(0) and APART @ APART == pytest.approx(1) == AWAY @ AWAY
 
 
 # ---------------------------------------------------------------- classes

@@ -149,11 +149,25 @@ class Hybrid:
 
     alpha1: float = 10.0
     alpha2: float = 0.1
+    equal: bool = False  # drawn again until sizes differ little, then all are cut to the smallest (Fig. 12)
 
     def __post_init__(self):
         _positive("hybrid", alpha1=self.alpha1, alpha2=self.alpha2)
 
     def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+        if not self.equal:
+            return self.draw(data, rng)
+        for _ in range(1000):
+            dealt = self.draw(data, rng)
+            smallest = min(map(len, dealt))
+            if smallest >= 0.9 * len(data.y) / data.clients:
+                return [mine[:smallest] for mine in dealt]  # each is shuffled
+        raise FedlibError(
+            f"No draw of hybrid(alpha1={self.alpha1}, alpha2={self.alpha2}) makes {data.clients} clients about equally "
+            "large; take larger alphas or fewer clients."
+        )
+
+    def draw(self, data: Labelled, rng: np.random.RandomState) -> Indices:
         half = data.clients // 2
         pools = _shuffled(data.by_class(), rng)
         first = _shares(self.alpha1, data.clients, data.classes, rng)[:, :half]

@@ -146,6 +146,17 @@ def mixtures(steps: int) -> np.ndarray:
     return np.array([(a, b, steps - a - b) for a in range(steps + 1) for b in range(steps + 1 - a)]) / steps
 
 
+APART, AWAY = np.array([0, 1, -1]) / 2**0.5, np.array([2, -1, -1]) / 6**0.5  # clients 1 to 2; these two to client 0
+
+
+def bends(points: np.ndarray, values) -> tuple[float, float]:
+    """Second derivatives along APART and AWAY of the quadratic that fits ``values`` over mixtures best."""
+    a, b = points @ APART, points @ AWAY
+    terms = np.column_stack([np.ones_like(a), a, b, a * b, a**2, b**2])
+    *_, along, across = np.linalg.lstsq(terms, np.asarray(values, float), rcond=None)[0]
+    return 2 * float(along), 2 * float(across)
+
+
 def loss_at(fed, r: Round, x: Tensor, y: Tensor) -> Callable[[Tensor], float]:
     """The loss on (x, y) as a function of the parameters, with the new model's buffers."""
 
