@@ -118,6 +118,20 @@ def best_elsewhere(wide: pd.DataFrame) -> pd.Series:
     return pd.Series(found, index=wide.index)
 
 
+def nemenyi(scores: pd.DataFrame, level: float = 0.05) -> tuple[pd.Series, float, float]:
+    """(mean rank of every column, the best first; Friedman's p; how far two mean ranks lie apart to differ).
+
+    Rows are blocks, such as a data set, in which every column is ranked, the largest value first. Two columns whose
+    mean ranks differ by less than the critical difference are not told apart (Nemenyi's test; Demsar, 2006).
+    """
+    scores = scores.dropna(axis=1)
+    blocks, columns = scores.shape
+    ranks = scores.rank(axis=1, ascending=False).mean().sort_values(kind="stable")
+    p = stats.friedmanchisquare(*scores.to_numpy().T).pvalue
+    q = stats.studentized_range.ppf(1 - level, columns, np.inf) / math.sqrt(2)
+    return ranks, float(p), float(q * math.sqrt(columns * (columns + 1) / (6 * blocks)))
+
+
 def margin(scores: pd.DataFrame, metric: str, method: str, limit: float, end: float) -> dict:
     """How far below ``limit`` a method stays, per seed and cell; a run that never arrived counts as ``end``.
 

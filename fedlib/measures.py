@@ -159,6 +159,70 @@ class EpochTime:
         return {"parameters": fed.flat.layout.size} | taken
 
 
+@MEASURES.register("round_cost")
+class RoundCost:
+    """What a round of each method costs: CPU seconds of its clients and of its server, and bytes sent per client.
+
+    Each has a federation of its own, and their rounds take turns in one process; the first is not timed. Only ratios
+    within a turn mean anything. Bytes are counted off the last round: the part of the model that is averaged, with its
+    buffers, and whatever a method sends beside it, in each direction.
+    """
+
+    dataset: str = "digits"
+    model: str = "mlp"
+    methods: tuple = ("fedavg", "scaffold")
+    partition: str = "iid"
+    proxy: str | None = None
+    clients: int = 4
+    subset: int | None = None
+    test_subset: int | None = None
+    epochs: int = 1
+    batch_size: int = 32
+    lr: float = 0.01
+    turns: int = 3
+    seconds = 120.0
+
+    def measure(self, on_turn) -> dict:
+        from fedlib.algorithms import Algorithm
+        from fedlib.simulation import Federation
+        from fedlib.spec import RunSpec
+
+        runs, taken = {}, {kind: {method: [] for method in self.methods} for kind in ("local", "server")}
+        up, down = {}, {}
+        for method in self.methods:
+            spec = RunSpec(
+                dataset=self.dataset, model=self.model, partition=self.partition, clients=self.clients, lr=self.lr,
+                subset=self.subset, test_subset=self.test_subset, proxy=self.proxy, local_epochs=self.epochs,
+                batch_size=self.batch_size, algorithm=method, rounds=self.turns + 1,
+            )  # fmt: skip
+            fed = Federation(spec)
+            start = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone()}
+            runs[method] = fed, Algorithm(spec.algorithm), start | {"clients": {}, "broadcast": {}, "server": {}}
+        for turn in range(self.turns + 1):
+            for method, (fed, algorithm, run) in runs.items():
+                spent = dict.fromkeys(taken, 0.0)
+                r = timed(fed.train_cohort, "local", spent)(turn + 1, algorithm, run, {})
+                run["theta"], run["buffers"] = timed(algorithm.aggregate, "server", spent)(r, run["server"])
+                for kind in taken if turn else ():
+                    taken[kind][method].append(float(f"{spent[kind]:.4g}"))
+                personal = algorithm.personal(fed.flat.layout)
+                model = 4 * sum(
+                    len(v) - int(personal[i].sum() if personal else 0)
+                    for i, v in enumerate((run["theta"], run["buffers"]))
+                )
+                up[method] = model + sum(map(size, r.uploads.values())) // len(r.ids)
+                down[method] = model + sum(map(size, run["broadcast"].values()))
+            on_turn(turn)
+        return {"parameters": fed.flat.layout.size, "up": up, "down": down} | taken
+
+
+def size(sent) -> int:
+    """Bytes of what is sent: tensors as they are, a bare number as four."""
+    if isinstance(sent, (list, tuple)):
+        return sum(map(size, sent))
+    return sent.numel() * sent.element_size() if hasattr(sent, "numel") else 4
+
+
 def timed(work, name: str, spent: dict):
     """``work``, which from now on adds the CPU seconds it takes to ``spent[name]``: others may use the machine."""
 

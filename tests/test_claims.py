@@ -19,6 +19,7 @@ from fedlib.claims import (
     interval,
     mantel,
     margin,
+    nemenyi,
     paired,
     show_claims,
 )
@@ -178,3 +179,15 @@ def test_choosing_elsewhere_finds_nothing_in_noise():
     index = pd.MultiIndex.from_product([range(200), [1, 2, 3]], names=["data", "seed"])
     noise = pd.DataFrame(rng.normal(size=(600, 5)), index=index)
     assert abs(best_elsewhere(noise).mean()) < 0.1 < noise.max(axis=1).mean()
+
+
+def test_nemenyi_ranks_and_tells_apart():
+    """Ranks by hand; the critical difference by Demsar's printed q of 2.569 for four methods (2006, Table 5a)."""
+    scores = pd.DataFrame({"b": [2.0, 5.0, 1.0], "a": [3.0, 5.0, 2.0], "d": [0.0, 0.0, 0.0], "c": [1.0, 1.0, 3.0]})
+    ranks, p, difference = nemenyi(scores)
+    assert list(ranks.index) == ["a", "b", "c", "d"]
+    assert ranks.tolist() == pytest.approx([(1 + 1.5 + 2) / 3, (2 + 1.5 + 3) / 3, (3 + 3 + 1) / 3, 4])
+    assert difference == pytest.approx(2.569 * (4 * 5 / (6 * 3)) ** 0.5, abs=2e-3)
+    assert p == pytest.approx(stats.friedmanchisquare(*scores.to_numpy().T).pvalue)
+    unfinished = scores.assign(e=float("nan"))
+    assert list(nemenyi(unfinished)[0].index) == ["a", "b", "c", "d"], "what did not finish has no rank"

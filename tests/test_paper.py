@@ -6,6 +6,7 @@ import matplotlib.colors
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection, PathCollection
 
 import fedlib
 from fedlib import paper, plots
@@ -98,6 +99,16 @@ def test_prose_numbers_of_a_figure():
     said = paper.stated("fedlap", "figure2")["the paper says"]
     assert said.str.contains("80% accuracy").sum() == 1
     assert not said.str.contains("50% accuracy").any()
+
+
+def test_critical_difference_shows_who_is_told_apart():
+    figure = plots.critical_difference(pd.Series({"c": 4.0, "a": 1.0, "b": 2.5}), 2.0, reference="a")
+    [axis] = figure.axes
+    assert [t.get_text() for t in axis.get_yticklabels()] == ["a", "b", "c"]
+    together, apart = (c.get_offsets().tolist() for c in axis.collections if isinstance(c, PathCollection))
+    assert together == [[1.0, 0.0], [2.5, 1.0]] and apart == [[4.0, 2.0]], "c is three ranks away, b one and a half"
+    bars = [s.tolist() for c in axis.collections if isinstance(c, LineCollection) for s in c.get_segments()]
+    assert [[0.0, 0.0], [2.0, 0.0]] in bars and len(bars) == 3, "half the difference to either side"
 
 
 def test_curves_and_scores_come_from_the_records(records):

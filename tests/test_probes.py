@@ -74,6 +74,28 @@ def federated(spec: RunSpec) -> tuple[Federation, Round]:
 # ---------------------------------------------------------------- updates
 
 
+def test_would_reads_a_server_part_and_leaves_the_round_alone():
+    r = after("fedavg", [1.0, 0.0, 2.0], [[3.0, 0.0, 2.0], [1.0, 0.0, 2.0]])
+    before = r.aggregate.clone()
+    found = measure("would(part='lws(beta=1.0, granularity=model)')", r)
+    assert found["gamma"]["model"] == pytest.approx(5**0.5 / (1 * 1 + 5**0.5))  # tau 1, step 1, ||w|| sqrt(5)
+    assert torch.equal(r.aggregate, before) and "gamma" not in r.logs
+    with pytest.raises(FedlibError, match="acts at the server alone"):
+        PROBES.make("would(part=feddyn)")
+
+
+def test_would_finds_what_the_method_itself_finds_in_its_first_round():
+    spec = TINY.replace(proxy="balanced(size=20)")
+    parts = {"lws(beta=0.5)": "gamma/fc1", "gws(epochs=3)": "gamma", "oracle_gamma(high=1.5)": "gamma"}
+    probed = simulate(spec.replace(probes="+".join(f"would(part={part!r})" for part in parts)))
+    assert probed.series == simulate(spec).series, "the run itself goes on without them"
+    for part, name in parts.items():
+        seen = probed.probe(f"would(part={part!r})")[name]
+        assert seen[0] == simulate(spec.replace(algorithm=part)).series[name][0] != 1
+    with pytest.raises(FedlibError, match="set proxy"):
+        TINY.replace(probes="would(part=gws)")
+
+
 def test_spread_by_hand():
     r = after("fedavg", [9.0, 9.0, 9.0], [[3.0, 4.0, 0.0], [-3.0, -4.0, 0.0], [0.0, 0.0, 0.0]], sizes=[1.0, 5.0, 2.0])
     assert measure("spread", r) == {"tau": pytest.approx(10 / 3)}  # 5, 5 and 0 from the plain mean

@@ -157,3 +157,21 @@ def test_seconds_of_a_local_epoch_are_those_of_the_method():
     # What FedDW itself does: a term at every step and soft labels at the end, both less than the epoch they belong to.
     for hook in ("gradient", "end"):
         assert max(result[hook]["fedavg"]) == 0 < min(result[hook]["dw"]) < min(seconds["dw"])
+
+
+def test_a_round_costs_time_and_bytes():
+    from fedlib.measures import Measure
+
+    methods = ("fedavg", "scaffold", "fedper", "local", "fedproto", "fednova", "dw", "law(epochs=40)")
+    text = f"round_cost(model='mlp(hidden=16)', proxy='balanced(size=20)', methods={methods!r})"
+    result = Measure(text).perform().result
+    model, head = 4 * result["parameters"], 4 * (16 * 10 + 10)
+    up, down = result["up"], result["down"]
+    assert up["fedavg"] == down["fedavg"] == up["law(epochs=40)"] == model
+    assert up["scaffold"] == down["scaffold"] == 2 * model  # a control variate as long as the model
+    assert up["fedper"] == down["fedper"] == model - head
+    assert up["local"] == down["local"] == 0
+    assert up["fedproto"] == 4 * (10 * 16 + 10) and up["fednova"] == model + 4 and down["fednova"] == model
+    assert up["dw"] == model + 4 * (100 + 10) and down["dw"] == model + 4 * 100
+    assert {len(turns) for kind in ("local", "server") for turns in result[kind].values()} == {3}
+    assert min(result["server"]["law(epochs=40)"]) > 3 * min(result["server"]["fedavg"])

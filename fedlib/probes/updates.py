@@ -1,5 +1,7 @@
 """What the clients' updates g_k = w_k - w_g say of each other, of the average and of the data."""
 
+from collections import defaultdict
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -7,13 +9,14 @@ import torch
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from fedlib.algorithms import Client, Round
+from fedlib.algorithms import ALGORITHMS, Client, Local, Round, Server
 from fedlib.algorithms.base import Products
 from fedlib.algorithms.lap import neurons
 from fedlib.algorithms.lws import spread
 from fedlib.errors import Diverged, FedlibError
 from fedlib.layout import gather
 from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, put, shares, short
+from fedlib.registry import written
 from fedlib.training import train
 
 
@@ -55,6 +58,34 @@ class Balance(Probe):
             "r_lws": shrink / step if step > 0 else float("nan"),
             "r_law": step / shrink if shrink > 0 else float("nan"),
         }
+
+
+@PROBES.register("would")
+class Would(Probe):
+    """What a server part would have made of the round's average, which goes on without it: all that the part logs.
+
+    So several rules can be read on the same rounds: ``would(part=lws)`` has the gamma FedLWS would have taken.
+    """
+
+    every: int | None = 1
+    part: str = "lws"  # such as gws(epochs=10); it starts every round afresh
+
+    def __post_init__(self):
+        super().__post_init__()
+        part = ALGORITHMS.make(self.part)
+        if not isinstance(part, Server) or isinstance(part, Local):
+            raise FedlibError(f"would(part=…) takes what acts at the server alone, such as lws; got {self.part}.")
+        object.__setattr__(self, "part", written(part))
+
+    def check(self, spec) -> None:
+        if ALGORITHMS.make(self.part).needs_proxy and spec.proxy is None:
+            raise FedlibError(f"would(part={self.part}) learns from data on the server: set proxy.")
+
+    def measure(self, fed, r: Round) -> dict:
+        aside = replace(r, aggregate=averaged(r), aggregate_buffers=r.aggregate_buffers.clone())
+        aside = replace(aside, weights=r.weights.clone(), broadcast={}, state={}, logs=defaultdict(dict))
+        ALGORITHMS.make(self.part).step(aside)
+        return dict(aside.logs)
 
 
 @PROBES.register("cosines")
