@@ -30,9 +30,7 @@ site: .venv/.installed  ## the static site of the committed notebooks, into buil
 
 test: lint unit notebooks-smoke notebooks-check audit  ## everything CI runs: lint, tests, notebooks, audit
 
-test-full: lint .venv/.installed  ## test, with the slow tests too, and those of Ray where it can be installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock ray || \
-		echo "Ray cannot be installed here: the tests of --engine ray are skipped." >&2
+test-full: lint .venv/.installed  ## test, with the slow tests too
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 	@$(MAKE) --no-print-directory notebooks-smoke notebooks-check audit
 

@@ -129,7 +129,10 @@ def report(update, as_json):
 
 @cli.command()
 @click.option(
-    "--notebooks", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None, metavar="FOLDER",
+    "--notebooks",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=None,
+    metavar="FOLDER",
     help="Executed notebooks; by default those that are committed.",
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=None, help="By default build/site.")

@@ -74,9 +74,7 @@ class Start:
         except OSError:
             raise FedlibError(f"The weights of the start {self.name} are not at {self.path}: {where}.") from None
         if hashlib.sha256(content).hexdigest() != self.card["sha256"]:
-            raise FedlibError(
-                f"{self.path} does not have the sha256 of the start {self.name}, as if damaged; {where}."
-            )
+            raise FedlibError(f"{self.path} does not have the sha256 of the start {self.name}, as if damaged; {where}.")
         if self.path.suffix == ".npz":
             with np.load(self.path, allow_pickle=False) as file:
                 state = {name: torch.from_numpy(file[name]) for name in file.files}

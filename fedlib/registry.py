@@ -8,6 +8,7 @@ canonically: parameters in declared order, defaults left out.
 
 import ast
 import dataclasses
+import sys
 from typing import Any, Literal, get_args, get_origin
 
 from fedlib.errors import FedlibError
@@ -57,7 +58,9 @@ class Registry:
         def add(cls):
             cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
             cls.name = name
-            cls.revision = cls.__dict__.get("revision", 1)  # raised when its numbers change on purpose
+            # raised when its numbers change on purpose; of a plugin it is the file's checksum
+            own = getattr(sys.modules.get(cls.__module__), "__revision__", 1)
+            cls.revision = cls.__dict__.get("revision", own)
             self.entries[name] = cls
             return cls
 

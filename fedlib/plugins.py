@@ -1,0 +1,28 @@
+"""Your own algorithms, models, data sets and probes, from files named in FEDLIB_PLUGINS."""
+
+import hashlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from fedlib.errors import FedlibError
+
+
+def load_plugins() -> None:
+    """Run every file of FEDLIB_PLUGINS (separated as in PATH); worker processes and notebooks inherit it.
+
+    What a file registers has the file's checksum as its revision, so that a run belongs to the code that made it.
+    """
+    for path in filter(None, os.environ.get("FEDLIB_PLUGINS", "").split(os.pathsep)):
+        file = Path(path).expanduser().resolve()
+        name = f"fedlib_plugin_{file.stem}"
+        if not file.is_file():
+            raise FedlibError(f"FEDLIB_PLUGINS names {path}, which is no file; give the path of a Python file.")
+        spec = importlib.util.spec_from_file_location(name, file)
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        module.__revision__ = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise FedlibError(f"The plugin {path} cannot be loaded: {type(error).__name__}: {error}.") from error
