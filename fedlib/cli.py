@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import get_args
 
@@ -603,8 +604,11 @@ def audit(sample, seconds, jobs, as_json):
         print_json([outcome.to_json() for outcome in outcomes])
     for o in outcomes if not as_json else ():
         how = "to the last digit" if o.exact else "first round, another kind of machine"
-        verdict = f"MOVED: {o.moved}" if o.moved else o.skipped or f"same ({how})"
-        click.echo(f"{o.id}  {o.run}, {o.rounds} of {o.of} rounds: {verdict}")
+        if not o.skipped:
+            verdict = f"MOVED: {o.moved}" if o.moved else f"same ({how})"
+            click.echo(f"{o.id}  {o.run}, {o.rounds} of {o.of} rounds: {verdict}")
+    for why, count in Counter(o.skipped for o in outcomes if o.skipped and not as_json).items():
+        click.echo(f"{count} of the records could not be drawn from: {why}")
     if moved := [o.id for o in outcomes if o.moved]:
         click.echo(f"fedlib: the numbers of {len(moved)} records moved: {', '.join(moved)}.", err=True)
         return 1
