@@ -43,13 +43,15 @@ class Strategy(FedAvg):
                 f"there, and name only weightings and server parts here."
             )
         self.algorithm, self.context, self.memory, self.sent = algorithm, context or {}, {}, None
+        self.lost = []  # why clients did not answer
 
     def configure_train(self, server_round, arrays, config, grid):
         self.sent = arrays.to_torch_state_dict()
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round, replies):
-        replies, _ = self._check_and_log_replies(replies, is_train=True)
+        replies, lost = self._check_and_log_replies(replies, is_train=True)
+        self.lost += [reply.error.reason for reply in lost]
         if not replies:
             return None, None
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)  # one sum, whatever came first
@@ -145,6 +147,8 @@ def simulate(*specs: RunSpec) -> list[Result]:
 
             config = ConfigRecord({"run": i})
             results.append(strategy.start(grid, start, spec.rounds, train_config=config, evaluate_fn=score))
+            if lost := strategy.lost:
+                raise FedlibError(f"{len(lost)} times a client of {spec.algorithm!r} did not answer: {lost[0]}")
 
     one = {"init_args": {"num_cpus": 1, "include_dashboard": False}, "client_resources": {"num_cpus": 1}}
     run_simulation(server, client_app(*specs), specs[0].clients, backend_config=one)

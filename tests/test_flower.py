@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict  # no
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedlib.aggregation import aggregate  # noqa: E402
-from fedlib.flower import Strategy, answer, federation, on_server  # noqa: E402
+from fedlib.flower import Strategy, on_server, simulate  # noqa: E402
 from fedlib.spec import RunSpec  # noqa: E402
 
 METHODS = ("fedavg", "fedprox(mu=0.1)+awa+lws", "feddisco", "fedadam")
@@ -95,9 +95,6 @@ def test_what_clients_do_is_refused_on_the_server():
 
 
 def test_clients_that_remember_are_refused():
-    small = dict(dataset="digits", model="mlp(hidden=16)", clients=2, subset=100, partition="iid")
-    spec = RunSpec(**small, algorithm="scaffold")
-    flat = federation(spec).flat
-    start = ArrayRecord(flat.layout.unpack(flat.theta, flat.buffers))
+    small = dict(dataset="digits", model="mlp(hidden=16)", clients=2, subset=100, partition="iid", rounds=1)
     with pytest.raises(FedlibError, match="remember"):
-        answer(spec, 0, 1, start)
+        simulate(RunSpec(**small, algorithm="moon"))
