@@ -12,7 +12,7 @@ import pandas as pd
 import yaml
 from IPython.display import display
 
-from fedlib.claims import Claim, compare, interval, paired
+from fedlib.claims import Claim, best_elsewhere, by_seed, compare, interval, paired
 from fedlib.errors import FedlibError
 from fedlib.page import show_table
 from fedlib.registry import choose
@@ -63,7 +63,7 @@ def methods(paper: str, scale: str, *names: str) -> dict[str, str]:
     forms = _read(paper, "settings.yaml")["methods"]
     for name in names:
         choose(f"method of {paper}", name, forms)
-    return {name: forms[name][scale] for name in names}
+    return {name: form if isinstance(form := forms[name], str) else form[scale] for name in names}
 
 
 def runs(paper: str, columns, methods: dict, seeds, scale: str, vary: dict | None = None, **fill) -> dict:
@@ -85,6 +85,17 @@ def runs(paper: str, columns, methods: dict, seeds, scale: str, vary: dict | Non
                     grid[*where, method, seed] = RunSpec(
                         **here | change, algorithm=algorithm.format(**filled), seed=seed
                     )
+    return grid
+
+
+def served(paper: str, columns, names, seeds, scale: str) -> dict:
+    """``runs`` of methods that work at the server, by name: what is in braces is the column's own (``server``)."""
+    work, grid = _read(paper, "settings.yaml")["server"][scale], {}
+    for panel, alpha in columns:
+        fill = {}
+        for start, values in work.items():
+            fill |= {name: {"": value} for name, value in values.items() if panel.startswith(start)}
+        grid |= runs(paper, [(panel, alpha)], methods(paper, scale, *names), seeds, scale, **fill)
     return grid
 
 
@@ -393,6 +404,58 @@ def show_sweep(records: dict, names, told: dict, xlabel: str) -> pd.DataFrame:
     parts.append(long.assign(panel="learned gamma", value=long["gamma"], method=at)[learned])
     display(plots.dots(pd.concat(parts), by="panel", x="level", value="value", xlabel=xlabel, sharey=False))
     return result
+
+
+def show_rounds(records: dict, names, titles: dict) -> pd.DataFrame:
+    """Learning curves of a main comparison (FedLAW Figures 15 to 17), a row of panels for each data set, and numbers.
+
+    Returns one row per run: accuracy over the last ten rounds and over the best ten in a row, and roughness.
+    """
+    from fedlib import plots
+
+    print(settled(records, names))
+    frame = curves(records, names).replace({"method": {"law_swa": "FedLAW with SWA"}})
+    frame["panel"] = frame["data"].map(titles) + ", " + frame["alpha"].map(_at)
+    for _, row in frame.groupby("data", sort=False):
+        display(plots.learning_curves(row, by="panel"))
+        display(plots.leads(row, by="panel", ours="law"))
+    best = {"last 10": lambda c: last(c, 10), "best 10": lambda c: c.rolling(min(10, len(c))).mean().max()}
+    result = scores(records, names, first=lambda c: first(c, 5), **best, roughness=oscillation)
+    shown = summary(result.rename(columns={"first": "first 5"})).reset_index()
+    show_table(shown.replace({"data": titles}), "The numbers behind the figure")
+    return result
+
+
+def steadiness(exhibit: str, scores: pd.DataFrame, titles: dict) -> list[Claim]:
+    """The claims of FedLAW's Figures 15 to 17. Of each side that method counts which is best on the other seeds."""
+    wide = scores["last 10"].unstack("method")
+    ours = [method for method in ("law", "law_swa") if method in wide]
+    lead = best_elsewhere(wide[ours]) - best_elsewhere(wide.drop(columns=ours))
+    claims = [compare(f"{exhibit}.C1", "FedLAW ends above every baseline, on average over the panels.", by_seed(lead))]
+    for letter, ((data, alpha), part) in zip("abcd", lead.groupby(["data", "alpha"], sort=False), strict=False):
+        claims.append(compare(f"{exhibit}.C1{letter}", f"… {titles[data]}, {_at(alpha)}.", by_seed(part)))
+    kept = (scores["last 10"] - scores["best 10"]).xs("law", level="method")
+    rough = scores["roughness"].unstack("method")
+    steady = "FedLAW's curve is steadier than FedAvg's (standard deviation of its round-to-round differences)."
+    return [
+        *claims,
+        compare(f"{exhibit}.C2", "FedLAW ends within a point of its best ten rounds.", by_seed(kept + 1)),
+        compare(f"{exhibit}.C3", steady, by_seed(rough["fedavg"] - rough["law"])),
+    ]
+
+
+def show_learned(records: dict, names, labels: dict, titles: dict) -> None:
+    """What the runs of FedLAW learn: gamma in the middle of training, and the weight lambda takes from the data sizes.
+
+    The latter is half the sum of |lambda_k - size_k|, mean over the rounds: 0 is FedAvg, 1 is as far as it can be.
+    """
+    gamma = scores(records, names, "gamma", gamma=middle)
+    lam = weights(records, names)
+    lam["weight moved"] = (lam["weight"] - lam["size"]).abs() / 2
+    moved = lam.groupby([*names, "round"], sort=False)["weight moved"].sum().groupby(list(names), sort=False).mean()
+    shown = summary(gamma.join(moved), 3).reset_index()
+    shown[names[1]] = shown[names[1]].map(_at)
+    show_table(shown.replace({names[0]: titles, "method": labels}), "What FedLAW learns")
 
 
 def gap(told: dict, ours: str, base: str, columns=None) -> float | None:

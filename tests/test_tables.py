@@ -22,6 +22,17 @@ def test_a_grid_has_a_run_for_every_cell_and_the_strength_goes_with_the_network(
     assert {spec.seed for spec in grid.values()} == {1, 2}
 
 
+def test_the_servers_work_goes_with_the_column():
+    columns = [("fashion_mlp", 0.1), ("cifar10_cnn", 100), ("cifar100_cnn", 100)]
+    grid = paper.served("fedlaw", columns, ["fedavg", "law", "feddf"], [8], "paper")
+    assert len(grid) == 3 * 3
+    fashion, cifar10, cifar100 = (grid[*at, "law", 8] for at in columns)
+    assert "lr=0.005" in fashion.algorithm and "lr=0.005" in cifar100.algorithm
+    assert cifar10.algorithm == "fedavg+law", "100 epochs and 0.01 are the method's own"
+    assert (fashion.local_epochs, fashion.proxy, cifar100.proxy) == (3, "balanced(size=100)", "balanced(size=1000)")
+    assert grid["cifar10_cnn", 100, "feddf", 8].algorithm == "fedavg+feddf"
+
+
 def test_a_column_may_have_another_partition():
     (spec,) = paper.runs("fedlws", [("fashion_mnist", "iid")], {"fedavg": "fedavg"}, [1], "smoke").values()
     assert spec.partition == "iid"
@@ -90,3 +101,15 @@ def test_evenness_of_a_split_counts_classes_and_sizes():
     assert row["entropy"] == pytest.approx((1 + 0) / 2), "of those who hold anything"
     assert (row["smallest"], row["largest"], row["classes"]) == (0, 30, 1)
     assert row["spread of sizes"] == pytest.approx(np.std([10, 30, 0], ddof=1) / (40 / 3))
+
+
+def test_steadiness_compares_the_end_with_the_best_ten_rounds_and_each_side_at_its_best():
+    index = pd.MultiIndex.from_product(
+        [["a"], [1], ["fedavg", "feddf", "law", "law_swa"], [1, 2, 3]], names=["data", "alpha", "method", "seed"]
+    )
+    end = [10, 11, 12] + [14, 15, 16] + [20, 21, 22] + [17, 18, 19.0]
+    scores = pd.DataFrame({"last 10": end, "best 10": [e + 3 for e in end], "roughness": 1.0}, index=index)
+    claims = {c.id.split(".")[-1]: c for c in paper.steadiness("p.figure1", scores, {"a": "A"})}
+    assert claims["C1"].effect == claims["C1a"].effect == 6 and claims["C1"].verdict == "reproduced"
+    assert (claims["C2"].effect, claims["C2"].verdict) == (-2, "not reproduced"), "three points below its best"
+    assert claims["C3"].effect == 0
