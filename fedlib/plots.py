@@ -292,7 +292,7 @@ def critical_difference(ranks: pd.Series, difference: float, reference: str | No
             axis.scatter(ranks[mask], y[mask], color=colour, marker=marker, s=42, zorder=3, label=label)
     axis.set_yticks(y, ranks.index)
     axis.set(xlabel=f"mean rank (1 is best), ± half the critical difference of {difference:.1f}")
-    axis.set(ylim=(len(ranks) - 0.4, -0.6))
+    axis.set(xlim=(0, len(ranks) + 1), ylim=(len(ranks) - 0.4, -0.6))
     axis.grid(axis="y", visible=False)
     if reference:
         legend(figure, [axis])
