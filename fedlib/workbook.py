@@ -106,12 +106,15 @@ def claims(node: nbformat.NotebookNode, mime: str) -> list[dict]:
 
 
 def typed(where: str, value, default):
-    """``value``, or what a text stands for, in the type of ``default``; ``1,2`` is a list where one belongs."""
+    """``value``, or what a text stands for, in the type of ``default``; ``1,2`` is a list where one belongs.
+
+    Where the list is empty so far, a text that is no list or number is its one entry: ``fedprox(mu=0.1)``.
+    """
     if isinstance(value, str) and not isinstance(default, str):
         try:
             value = ast.literal_eval(value if value.lower() not in ("true", "false", "none") else value.capitalize())
         except (ValueError, SyntaxError):
-            if default is not None:
+            if default is not None and default != []:
                 raise _mistyped(where, value, default) from None
     if isinstance(default, list):
         return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -30,7 +30,8 @@ def test_names_globs_papers_and_paths_select(tmp_path):
     [
         ("paper", "laptop", "paper"), ("3", 1, 3), ("1", 0.5, 1.0), ("1e-3", 0.5, 0.001), ("true", False, True),
         ("[4, 5]", [1], [4, 5]), ("4,5", [1], [4, 5]), ("4", [1], [4]), ("'a','b'", ["c"], ["a", "b"]), ("7", None, 7),
-        ("word", None, "word"), (2, 1, 2),
+        ("word", None, "word"), (2, 1, 2), ("mine", [], ["mine"]), ("a(x=1)+b", [], ["a(x=1)+b"]),
+        ("'a','b'", [], ["a", "b"]),
     ],
 )  # fmt: skip
 def test_values_take_the_type_of_the_default(text, default, value):
