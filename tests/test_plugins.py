@@ -1,5 +1,6 @@
 """A method in a file of one's own is a method like any other: the README's example, as it is printed there."""
 
+import json
 import re
 from pathlib import Path
 
@@ -40,3 +41,14 @@ def test_a_bad_file_is_named_in_one_sentence(plugin, shell):
     assert "Traceback" not in done.stderr
     done = shell("algorithms", FEDLIB_PLUGINS="missing.py")
     assert "missing.py, which is no file" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_one_command_sets_it_beside_every_method(plugin, shell, tmp_path):
+    names = re.search(r"fedlib run synthesis/all_methods -p also \"(.*)\"", (ROOT / "README.md").read_text())[1]
+    run = ["run", "synthesis/all_methods", "--scale", "smoke", "--out", tmp_path / "out", "-p", "also", names]
+    done = shell(*run, FEDLIB_PLUGINS=str(plugin))
+    assert done.returncode == 0, done.stderr
+    page = json.loads(next((tmp_path / "out").rglob("all_methods.ipynb")).read_text())
+    shown = json.dumps([cell.get("outputs") for cell in page["cells"]])
+    assert "cosine+lws" in shown, "its rows are in the tables"
