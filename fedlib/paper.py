@@ -111,9 +111,13 @@ def differences(paper: str, panels, scale: str) -> pd.DataFrame:
 
 
 def chosen(paper: str, exhibit: str | None = None) -> pd.DataFrame:
-    """What the paper leaves open, and what we chose; what concerns one ``exhibit``, such as figure1, comes first."""
+    """What the paper leaves open, and what we chose; what concerns one ``exhibit``, such as figure1, comes first.
+
+    Where an exhibit has its own choice of the same name, the paper-wide one does not hold there and is left out.
+    """
     settings = _read(paper, "settings.yaml")
-    choices = settings.get("chosen_for", {}).get(exhibit, {}) | settings["chosen"]
+    own = settings.get("chosen_for", {}).get(exhibit, {})
+    choices = own | settings["chosen"] | own
     return pd.DataFrame(choices.items(), columns=["left open", "our choice"])
 
 

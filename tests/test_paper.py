@@ -76,6 +76,12 @@ def test_differences_name_every_changed_setting_and_nothing_else():
     assert paper.differences("fedlap", ["mnist", "cifar10"], "paper").empty
 
 
+def test_an_exhibits_own_choice_replaces_the_papers():
+    wide, own = (paper.chosen("fedawa", e).set_index("left open")["our choice"] for e in (None, "table7"))
+    assert "last ten rounds" in wide["score"] and "last three rounds" in own["score"]
+    assert {*wide.index} <= {*own.index} and own.index.is_unique
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_reported_numbers_load(name):
     tables = paper.reported(name)["tables"]
