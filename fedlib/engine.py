@@ -180,6 +180,7 @@ def _train(spec: RunSpec, store: Store) -> bool:
 # Seconds for every parameter tensor of a step, and operations a second. Those of a core are fitted to
 # benchmarks/training.py; those of a GPU are a rule of thumb (kernels to launch, a tenth of what a recent card can do).
 SPEEDS = {"cpu": (5e-5, 4e10), "cuda": (1.5e-4, 5e12)}
+START = 0.1  # seconds before the first round and after the last: data, partition, record
 
 
 def estimate(spec: RunSpec | Measure, device: str = "cpu") -> float:
@@ -195,7 +196,7 @@ def estimate(spec: RunSpec | Measure, device: str = "cpu") -> float:
     tests *= spec.scored_models
     tensors, operations = model_cost(spec.model, spec.dataset)
     step, sample = tensors * SPEEDS[device][0], operations / SPEEDS[device][1]
-    seconds = spec.rounds * (samples * (sample + step / spec.batch_size) + tests * sample)
+    seconds = START + spec.rounds * (samples * (sample + step / spec.batch_size) + tests * sample)
     return seconds + probes_work(spec, spec.subset or train_size, spec.test_subset or test_size) * sample
 
 

@@ -151,6 +151,12 @@ def test_longest_runs_come_first(tmp_path):
     assert len(order) == 3 and [estimate(s) for s in order] == sorted(map(estimate, specs), reverse=True)
 
 
+def test_a_thousand_tiny_runs_take_their_time():
+    """Of a run of one round nearly all is setting up; a bar that leaves it out says "done" for a minute."""
+    one, two = (estimate(TINY.replace(rounds=rounds)) for rounds in (1, 2))
+    assert 0.05 < one < two < 2 * one
+
+
 def test_threads_are_restored():
     torch.set_num_threads(2)
     with simulation.one_thread():
