@@ -262,6 +262,8 @@ def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | No
         if log:  # 1.2 and 1000, not powers of ten
             axis.xaxis.set_major_formatter(LogFormatter())
             axis.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+        else:
+            axis.locator_params(axis="x", nbins=6)  # -1.00 and -0.75 side by side
         axis.set_yticks(y, rows)
         axis.grid(axis="y", visible=False)
     legend(figure, axes)

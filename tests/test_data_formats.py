@@ -420,6 +420,7 @@ def test_only_pixels_are_scaled():
     [
         ("digit_words", "textcnn(vocabulary=258, dropout=0.2)", "adam", 0.003, 40),
         ("digit_words", "feddw_bilstm(vocabulary=258)", "adam", 0.01, 17),
+        ("digit_words", "feddw_mean(vocabulary=258)", "adam", 0.01, 17),
         ("digit_counts", "amazon_mlp", "sgd(momentum=0.9)", 0.02, 40),
     ],
 )

@@ -21,6 +21,7 @@ MODEL = {  # in a form that is quick, on data of its kind; the others as they ar
     "vit": ("vit(dim=16, depth=1, heads=2, mlp=16)", SMALL),
     "textcnn": ("textcnn(vocabulary=258, dim=4)", "digit_words"),
     "feddw_bilstm": ("feddw_bilstm(vocabulary=258)", "digit_words"),
+    "feddw_mean": ("feddw_mean(vocabulary=258)", "digit_words"),
     "amazon_mlp": ("amazon_mlp", "digit_counts"),
 }
 SHORT = "features=2, steps=2, epochs=2"

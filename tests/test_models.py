@@ -47,6 +47,7 @@ CHOSEN = [
     ("resnet20(shortcut=A)", CIFAR, 10, 272_474 - (16 * 32 + 64) - (32 * 64 + 128)),
     ("alexnet", CIFAR, 10, 2_472_266),
     ("textcnn", IMDB, 4, 32_000 * 32 + (3 + 4 + 5) * 32 * 100 + 300 + 300 * 4 + 4),
+    ("feddw_mean", IMDB, 2, 10_000 * 32 + 32 * 256 + 256 + 256 * 128 + 128 + 128 * 2 + 2),
     ("amazon_mlp", (5000,), 2, 5_001_000 + 500_500 + 50_100 + 202),
 ]
 
@@ -67,7 +68,12 @@ IMAGE_MODELS = [
     ("feddw_mobilenet", CIFAR),
     ("vit(dim=32, depth=2, heads=2, mlp=32)", MNIST),
 ]
-TEXT_MODELS = [("textcnn(vocabulary=17)", (64,)), ("feddw_bilstm(vocabulary=17)", (64,)), ("amazon_mlp", (64,))]
+TEXT_MODELS = [
+    ("textcnn(vocabulary=17)", (64,)),
+    ("feddw_bilstm(vocabulary=17)", (64,)),
+    ("feddw_mean(vocabulary=17)", (64,)),
+    ("amazon_mlp", (64,)),
+]
 SMALL = IMAGE_MODELS + TEXT_MODELS
 HEAVY = [
     ("resnet56", CIFAR),
@@ -187,6 +193,20 @@ def test_the_mapping_layers_end_linear():
 @pytest.mark.parametrize("name", ["feddw_cnn_mnist", "feddw_cnn_cifar10", "feddw_shufflenet", "feddw_mobilenet"])
 def test_the_classifier_bias_can_be_removed(name):
     assert build(f"{name}(bias=False)", CIFAR, 10, seed=0).classifier.bias is None
+    assert build(name, CIFAR, 10, seed=0).classifier.bias is not None
+
+
+@pytest.mark.parametrize("name", ["feddw_bilstm", "feddw_mean"])
+def test_the_classifier_bias_of_texts_can_be_removed(name):
+    assert build(f"{name}(vocabulary=17, bias=False)", IMDB, 2, seed=0).classifier.bias is None
+    assert build(f"{name}(vocabulary=17)", IMDB, 2, seed=0).classifier.bias is not None
+
+
+def test_the_mean_of_words_does_not_know_their_order():
+    words = torch.arange(12).reshape(1, 12)
+    for name, same in (("feddw_mean", True), ("feddw_bilstm", False)):
+        net = build(f"{name}(vocabulary=17)", (12,), 2, seed=0).eval()
+        assert torch.allclose(net(words), net(words.flip(1)), atol=1e-6) == same, name
 
 
 def test_shortcut_a_keeps_the_input():

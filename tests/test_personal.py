@@ -55,7 +55,7 @@ class Run:
 @pytest.mark.parametrize("name", MODELS.names())
 def test_the_classifier_ends_every_model(name):
     """Bodies and last layers are slices because of it."""
-    shapes = {"amazon_mlp": (50,), "textcnn": (20,), "feddw_bilstm": (20,)}
+    shapes = {"amazon_mlp": (50,), "textcnn": (20,), "feddw_bilstm": (20,), "feddw_mean": (20,)}
     layout = Layout.of_model(build(name, shapes.get(name, (3, 32, 32)), 2, seed=0))
     assert layout.layers[-1].name == "classifier" and layout.classifier.slice.stop == layout.size
 

@@ -411,7 +411,7 @@ def test_layers_are_told_apart_by_name():
     kinds = {"Conv2d": "conv", "Conv1d": "conv", "BatchNorm2d": "norm", "LayerNorm": "norm", "Linear": "linear"}
     kinds |= {"Embedding": "embedding", "LSTM": "lstm"}
     for name in MODELS.names():
-        shape = {"feddw_bilstm": (9,), "textcnn": (9,), "amazon_mlp": (9,)}.get(name, (3, 32, 32))
+        shape = {"feddw_bilstm": (9,), "feddw_mean": (9,), "textcnn": (9,), "amazon_mlp": (9,)}.get(name, (3, 32, 32))
         with torch.device("meta"):
             model = MODELS.make(name).build(shape, 10)
         modules = dict(model.named_modules())

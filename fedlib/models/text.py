@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlib.errors import FedlibError
-from fedlib.models.base import MODELS, Net
+from fedlib.models.base import MODELS, MappingNet, Net
 from fedlib.models.mlp import MLPNet
 
 
@@ -89,6 +89,37 @@ class BiLSTM:
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         tokens(self.name, shape)
         return BiLSTMNet(classes, self.vocabulary, self.bias)
+
+
+class MeanNet(MappingNet):
+    def __init__(self, classes: int, vocabulary: int, dim: int, bias: bool):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dim)
+        self.add_head(dim, classes, bias)
+
+    def maps(self, x: Tensor) -> Tensor:
+        return self.embedding(x.long()).mean(1)
+
+
+@MODELS.register("feddw_mean")
+class MeanOfWords:
+    """The mean word vector through FedDW's two mapping layers: its network for texts without the LSTM.
+
+    It knows which words a text has and not their order, and trains some fifty times as fast.
+    """
+
+    about = "mean word vector with 128 features: FedDW on IMDB where the LSTM is too slow"
+    vocabulary: int = 10000
+    dim: int = 32
+    bias: bool = True  # of the classifier; FedDW's equations have none
+
+    def __post_init__(self):
+        if min(self.vocabulary, self.dim) < 1:
+            raise FedlibError("feddw_mean(…) needs a vocabulary and a dim of at least 1.")
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+        tokens(self.name, shape)
+        return MeanNet(classes, self.vocabulary, self.dim, self.bias)
 
 
 @MODELS.register("amazon_mlp")
