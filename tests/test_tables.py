@@ -33,6 +33,14 @@ def test_the_servers_work_goes_with_the_column():
     assert grid["cifar10_cnn", 100, "feddf", 8].algorithm == "fedavg+feddf"
 
 
+def test_a_column_at_the_papers_own_setting_is_the_papers_own_at_every_scale_but_smoke():
+    theirs = paper.served("fedlaw", [("fashion_mlp", 0.1)], ["fedavg", "law", "feddf"], [8], "paper")
+    here = paper.served("fedlaw", [("fashion_mlp_own", 0.1)], ["fedavg", "law", "feddf"], [8], "laptop")
+    assert [spec.id for spec in here.values()] == [spec.id for spec in theirs.values()]
+    assert paper.differences("fedlaw", ["fashion_mlp_own"], "laptop").empty
+    assert paper.setting("fedlaw", "fashion_mlp_own", "smoke")["dataset"] == "digits"
+
+
 def test_a_column_may_have_another_partition():
     (spec,) = paper.runs("fedlws", [("fashion_mnist", "iid")], {"fedavg": "fedavg"}, [1], "smoke").values()
     assert spec.partition == "iid"
