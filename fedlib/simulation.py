@@ -51,7 +51,7 @@ class Federation:
         domains = None if data.domain_train is None else data.domain_train.numpy()
         self.partition = partition.split(spec.partition, labels, spec.clients, spec.seed, domains, data.classes)
         if spec.corruption:
-            labels = proxy.CORRUPTIONS.make(spec.corruption).apply(labels, self.partition, spec.seed)
+            labels = proxy.corrupt(spec.corruption, labels, self.partition, spec.seed)
         held, test = None, np.arange(len(data.y_test))
         if spec.proxy:
             held, test = proxy.cut(spec.proxy, data.y_test.numpy(), spec.seed)
@@ -225,13 +225,15 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> tuple[Record, dict[str, to
             if r := fed.train_cohort(number, algorithm, run, logs):
                 run["theta"], run["buffers"] = algorithm.aggregate(r, run["server"])
                 logs.update(r.logs)
-                if not bool(torch.isfinite(run["theta"].sum())):
+                if not all(bool(torch.isfinite(run[name].sum())) for name in ("theta", "buffers")):
                     raise Diverged(f"The aggregate of round {number} is not finite.", number, None)
                 for found in observe(fed, r, run["probes"]):
                     append(*found)
             if number % spec.eval_every == 0 or number == spec.rounds:
                 theta = algorithm.evaluated(run["theta"], fed.flat.layout, run["server"])
                 logs.update(round=number, **fed.evaluate(theta, run["buffers"], algorithm, run["clients"]))
+                if not np.isfinite(logs["loss"]):
+                    raise Diverged(f"The test loss of round {number} is not finite.", number, None)
                 append(run["series"], logs)
             run["seconds"] = before + time.perf_counter() - began
             on_round(number)

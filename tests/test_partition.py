@@ -227,11 +227,17 @@ def test_longtailed_proxy_has_its_size_and_ratio():
 
 
 @pytest.mark.parametrize(
-    "text", ["balanced(size=7)", "balanced(size=205)", "balanced(size=20000)", "longtail(size=5)", "longtail(rho=0.1)"]
+    "text",
+    ["balanced(size=7)", "balanced(size=205)", "balanced(size=20000)", "longtail(size=5)", "longtail(rho=0.1)"],
 )
 def test_impossible_proxies_are_refused(text):
     with pytest.raises(FedlibError):
         cut(text, labels(1000), 0)
+
+
+def test_a_proxy_must_leave_something_to_score_on():
+    with pytest.raises(FedlibError, match="leaves no test sample"):
+        cut("balanced(size=30)", np.repeat([0, 1, 2], 10), 0)
 
 
 @pytest.mark.parametrize("fraction, corrupted", [(0.0, 0), (0.25, 5), (0.5, 10), (0.75, 15), (1.0, 20)])

@@ -237,6 +237,13 @@ def test_hessian_against_the_exact_one():
     assert min(abs(found["loss"][1] - m) for m in moved[1:]) < 2e-3 * moved[0], "in one direction or the other"
 
 
+def test_a_hessian_of_nothing_leaves_the_run_alive():
+    fed, r = federated(TINY.replace(model="mlp(hidden=4)", dataset="digits(shape=(1, 4, 4))"))
+    r.aggregate.fill_(1e20)
+    found = measure("hessian(samples=50, along=(0.0, 0.3))", r, fed)
+    assert np.isnan(found["ratio"]) and np.isnan(found["loss"]).all()
+
+
 def test_hessian_products_do_not_depend_on_the_memory_format():
     x, y, products = torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(0)), torch.arange(4), []
     for channels_last in (False, True):

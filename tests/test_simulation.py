@@ -111,6 +111,13 @@ def test_divergence_is_recorded_with_round_and_client(tmp_path):
     assert record.summary is None and not missing([spec], Store(tmp_path)), "a finding, not a reason to try again"
 
 
+def test_a_model_that_cannot_be_scored_has_diverged():
+    huge = TINY.replace(lr=1e25, local_epochs=1, batch_size=1000)  # one step to weights whose outputs overflow
+    record = simulate(huge)
+    assert record.status == "diverged" and "test loss of round 1" in record.error["message"]
+    assert record.error["client"] is None and "loss" not in record.series
+
+
 def test_keeping_the_optimiser_matters_and_holdout_shrinks_clients():
     assert simulate(TINY).series["loss"] != simulate(TINY.replace(keep_optimizer=True)).series["loss"]
     whole, part = Federation(TINY), Federation(TINY.replace(client_holdout=0.3))
@@ -149,6 +156,11 @@ def test_longest_runs_come_first(tmp_path):
     specs = [TINY, TINY.replace(rounds=40), TINY.replace(model="simple_cnn")]
     order = missing([*specs, TINY], Store(tmp_path))
     assert len(order) == 3 and [estimate(s) for s in order] == sorted(map(estimate, specs), reverse=True)
+
+
+def test_the_servers_passes_are_counted():
+    few, many = (TINY.replace(proxy="balanced(size=50)", algorithm=f"gws(epochs={n})") for n in (1, 1000))
+    assert estimate(TINY) <= estimate(few) < estimate(many)
 
 
 def test_a_thousand_tiny_runs_take_their_time():

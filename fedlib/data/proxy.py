@@ -27,6 +27,8 @@ def cut(text: str, y_test: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarra
             )
         chosen.append(pool[: wanted[c]])
     indices = np.sort(np.concatenate(chosen))
+    if len(indices) == len(y):
+        raise FedlibError(f"The proxy {written(proxy)} leaves no test sample to score on; take a smaller one.")
     return indices, np.setdiff1d(np.arange(len(y)), indices)
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
 from fedlib.algorithms import Round
@@ -78,7 +78,10 @@ class Hessian(Probe):
         x, y = draw(fed, "hessian", self.samples, self.on)
         put(fed, r.aggregate, r.aggregate_buffers)
         start = stream(fed.spec.seed, "probe hessian", r.number).standard_normal(r.layout.size)
-        values, vectors = top_eigen(hessian_product(fed.flat, x, y), start, self.top, self.precision)
+        try:
+            values, vectors = top_eigen(hessian_product(fed.flat, x, y), start, self.top, self.precision)
+        except ArpackError:  # flat or not finite; the run itself need not be the worse for it
+            values, vectors = np.full(self.top, np.nan), np.full((r.layout.size, 1), np.nan)
         found = {"eigenvalues": short(values), "ratio": float(values[0] / values[-1])}
         if self.along:
             loss, v = loss_at(fed, r, x, y), torch.from_numpy(vectors[:, 0]).to(r.aggregate)
