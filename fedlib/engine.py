@@ -192,12 +192,23 @@ def estimate(spec: RunSpec | Measure, device: str = "cpu") -> float:
     train_size, test_size = DATASETS.make(spec.dataset).sizes
     samples = (spec.subset or train_size) * spec.cohort / spec.clients * spec.local_epochs
     samples *= 1 - spec.stragglers * (spec.local_epochs - 1) / (2 * spec.local_epochs)
+    samples += server_work(spec)
     tests = (spec.test_subset or test_size) / spec.eval_every / 3  # a forward pass is a third of a step
     tests *= spec.scored_models
     tensors, operations = model_cost(spec.model, spec.dataset)
     step, sample = tensors * SPEEDS[device][0], operations / SPEEDS[device][1]
     seconds = START + spec.rounds * (samples * (sample + step / spec.batch_size) + tests * sample)
     return seconds + probes_work(spec, spec.subset or train_size, spec.test_subset or test_size) * sample
+
+
+def server_work(spec: RunSpec) -> float:
+    """What the server's passes over its proxy set take in a round, in training samples."""
+    from fedlib.algorithms import Algorithm
+    from fedlib.algorithms.proxy import OnProxy
+    from fedlib.data.proxy import PROXIES
+
+    passes = sum(p.chosen.epochs for p in Algorithm(spec.algorithm).servers if isinstance(p, OnProxy))
+    return passes * PROXIES.make(spec.proxy).size if passes else 0.0
 
 
 def probes_work(spec: RunSpec, train_size: int, test_size: int) -> float:
