@@ -73,7 +73,8 @@ def mantel(a, b, permutations: int = 999) -> tuple[float, float]:
 def paired(scores: pd.DataFrame, metric: str, pairs, lower_is_better=False, censor: float | None = None) -> dict:
     """Differences ours - base per seed, over all (ours, base) pairs and all cells where both methods ran.
 
-    A method that is paired with several bases has to beat every one of them: the smallest difference counts.
+    A method that is paired with several bases has to beat the best of them, for every seed the one that is best on the
+    other seeds of its cell (``best_elsewhere``); with one seed the smallest difference counts.
     ``scores`` is indexed by method, seed and whatever else makes a cell. NaN means never reached: with ``censor``
     one such value of a pair counts as ``censor`` (the difference is then a lower bound); a pair without any value,
     or with a missing one where nothing is censored, stays NaN, and ``compare`` counts it as unmeasured.
@@ -86,13 +87,15 @@ def paired(scores: pd.DataFrame, metric: str, pairs, lower_is_better=False, cens
     for ours, against in bases.items():
         columns = {m: scores[metric].xs(m, level="method") for m in (ours, *against)}
         together = pd.concat(columns, axis=1, join="inner")  # the cells where all of them ran
-        gaps = []
+        gaps = {}
         for base in against:
             both = together[[ours, base]]
             if censor is not None:
                 both = both.fillna(censor).where(both.notna().any(axis=1))
-            gaps.append((both[base] - both[ours]) if lower_is_better else (both[ours] - both[base]))
-        differences = pd.concat(gaps, axis=1).min(axis=1, skipna=False)
+            gaps[base] = (both[base] - both[ours]) if lower_is_better else (both[ours] - both[base])
+        gaps = pd.DataFrame(gaps)
+        several = len(against) > 1 and gaps.index.unique("seed").size > 1
+        differences = -best_elsewhere(-gaps) if several else gaps.min(axis=1, skipna=False)
         for seed, values in differences.groupby("seed"):
             effects.setdefault(int(seed), []).extend(values.tolist())
     return effects
@@ -114,7 +117,8 @@ def best_elsewhere(wide: pd.DataFrame) -> pd.Series:
         others = wide.index.get_level_values("seed") != where["seed"]
         for name in cell:
             others &= wide.index.get_level_values(name) == where[name]
-        found.append(row[wide[others].mean().idxmax()] if others.any() else np.nan)
+        means = wide[others].mean()
+        found.append(row[means.idxmax()] if means.notna().any() else np.nan)
     return pd.Series(found, index=wide.index)
 
 
@@ -157,6 +161,8 @@ def compare(id: str, text: str, effects: dict, unit="points", reported: float | 
     unmeasured, total = (int(sum(f(v) for v in cells.values())) for f in (lambda v: np.isnan(v).sum(), len))
     cells = {seed: np.nanmean(v) for seed, v in cells.items() if not np.isnan(v).all()}
     notes = [note, f"{unmeasured} of {total} comparisons have no value" if unmeasured else ""]
+    if reported is not None and reported < 0:
+        notes.append("the paper's own numbers here are on the other side")
     means, seeds = list(cells.values()), list(cells)
     verdict, detectable = "undecided", None
     effect, low, high = interval(means) if means else (math.nan,) * 3

@@ -97,6 +97,20 @@ def test_a_method_has_to_beat_every_base_it_is_paired_with():
     assert paired(frame(rows), "x", [("m", "weak"), ("strong", "m")]) == {1: [4.0, 1.0]}, "two methods, two cells"
 
 
+def test_the_base_to_beat_is_the_best_of_the_other_seeds():
+    """Each seed's own best would be so partly by chance: with equally good bases it would refuse what is true."""
+    rows = [("a", "m", s, 5.0) for s in (1, 2, 3)]
+    rows += [("a", "b", s, x) for s, x in zip((1, 2, 3), (9.0, 3.0, 3.0), strict=True)]
+    rows += [("a", "c", s, 4.0) for s in (1, 2, 3)]
+    # Seed 1: the others prefer c (4 against 3). Seeds 2 and 3: b has (9 + 3) / 2, so b.
+    assert paired(frame(rows), "x", [("m", "b"), ("m", "c")]) == {1: [1.0], 2: [2.0], 3: [2.0]}
+
+
+def test_where_the_paper_itself_says_otherwise_the_claim_says_so():
+    claim = compare("p.table1.C1", "A beats B.", by_seed(1.0, 1.1, 0.9), reported=-0.3)
+    assert claim.verdict == "reproduced" and "on the other side" in claim.note
+
+
 def test_a_difference_worked_out_by_hand_is_sorted_by_seed():
     x = frame([("a", "m", 2, 5.0), ("b", "m", 2, 7.0), ("a", "m", 1, 1.0)])["x"]
     assert claims_module.by_seed(x) == {1: [1.0], 2: [5.0, 7.0]}
@@ -172,6 +186,9 @@ def test_the_best_column_is_chosen_on_other_seeds():
     assert best_elsewhere(wide.iloc[:1]).isna().all(), "one seed cannot choose for itself"
     two = pd.concat([wide, wide.rename(index={"iid": "uneven"}).assign(a=-1.0)])
     assert best_elsewhere(two)["uneven"].tolist() == [1.0, 2.0, 3.0], "each cell chooses for itself"
+    diverged = wide.assign(b=[1.0, np.nan, 3.0])
+    assert best_elsewhere(diverged).isna().tolist() == [False, False, False]
+    assert best_elsewhere(diverged.assign(a=-1.0)).isna().tolist() == [False, True, False], "not replaced by another"
 
 
 def test_choosing_elsewhere_finds_nothing_in_noise():
