@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
-from matplotlib.colors import PowerNorm
+from matplotlib.colors import BoundaryNorm, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
@@ -14,7 +14,7 @@ from fedlib.claims import interval
 from fedlib.errors import FedlibError
 from fedlib.registry import parse
 
-PALETTE = sns.color_palette("colorblind")
+PALETTE = sns.color_palette([*sns.color_palette("colorblind"), "#222222", "#332288", "#882255"])
 MARKERS, LINES = "osD^vPX<>*", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 STYLES = {  # registered name: (label, colour, marker, line)
     "fedavg": ("FedAvg", 0, 0, 0),
@@ -29,9 +29,9 @@ STYLES = {  # registered name: (label, colour, marker, line)
     "ldawa": ("L-DAWA", 7, 7, 1),
     "feddisco": ("FedDisco", 8, 8, 3),
     "feddyn": ("FedDyn", 9, 9, 2),
-    "feddf": ("FedDF", 0, 6, 2),
-    "fedbe": ("FedBE", 1, 4, 3),
-    "server_ft": ("Server-FT", 7, 1, 2),
+    "feddf": ("FedDF", 10, 6, 2),
+    "fedbe": ("FedBE", 5, 2, 1),
+    "server_ft": ("Server-FT", 11, 5, 3),
     "moon": ("MOON", 4, 7, 1),
     "feduv": ("FedUV", 2, 3, 3),
     "fedbabu": ("FedBABU", 3, 4, 3),
@@ -43,6 +43,11 @@ STYLES = {  # registered name: (label, colour, marker, line)
     "feddistill": ("FedDistill+", 3, 6, 1),
     "local": ("Local", 7, 0, 2),
 }
+VARIANTS = {  # what pages call a method with other parameters, by either name
+    "law_swa": ("FedLAW with SWA", 12, 3, 0),
+    "attentive_swa": ("attentive LAW, SWA", 12, 3, 1),
+    "early": ("early-stopped LAW", 1, 2, 1),
+}
 
 
 def style(method: str) -> dict:
@@ -50,20 +55,22 @@ def style(method: str) -> dict:
     parts = parse(method.lower())
     name = parts[0][0]
     code = zlib.crc32(name.encode())  # a method not listed above still looks the same on every page
-    _, colour, marker, line = STYLES.get(name, ("", code % 10, code // 10 % 10, code // 100 % 4))
+    known = STYLES | VARIANTS
+    _, colour, marker, line = known.get(name, ("", code % 10, code // 10 % 10, code // 100 % 4))
     if len(parts) > 1:
         line = (line + 1) % len(LINES)
     labels = []
     for part, values in parts:
         inside = ", ".join(f"{k}={v}" for k, v in values.items())
-        labels.append(STYLES.get(part, (part,))[0] + (f" ({inside})" if inside else ""))
+        labels.append(known.get(part, (part,))[0] + (f" ({inside})" if inside else ""))
     return {"label": " + ".join(labels), "color": PALETTE[colour], "marker": MARKERS[marker], "linestyle": LINES[line]}
 
 
 def look(name: str, place: int) -> dict:
     """``style`` of a method; of anything else, such as "layer-wise", the look of its place in the figure."""
+    variants = {label: variant for variant, (label, *_) in VARIANTS.items()}
     try:
-        return style(name)
+        return style(variants.get(name, name))
     except FedlibError:
         n = place % 10
         return {"label": name, "color": PALETTE[n], "marker": MARKERS[n], "linestyle": LINES[n % len(LINES)]}
@@ -114,14 +121,14 @@ def learning_curves(
     return figure
 
 
-def leads(frame: pd.DataFrame, by: str, ours: str, titles=None, sharey: bool = True) -> Figure:
+def leads(frame: pd.DataFrame, by: str, ours: str, titles=None) -> Figure:
     """``ours`` minus each other method, seed by seed: what curves that lie on each other hide."""
     wide = frame.pivot(index=[by, "seed", "round"], columns="method", values="accuracy")
     lead = wide.drop(columns=ours).rsub(wide[ours], axis=0)[[m for m in frame["method"].unique() if m != ours]]
     long = lead.melt(ignore_index=False, value_name="lead").reset_index().dropna(subset="lead")
     long[by] = pd.Categorical(long[by], frame[by].unique())  # the order of the panels above
     label = f"lead of {style(ours)['label']} (points)"
-    figure = learning_curves(long.sort_values(by, kind="stable"), by, "lead", label, titles, sharey=sharey)
+    figure = learning_curves(long.sort_values(by, kind="stable"), by, "lead", label, titles, sharey=False)
     for axis in figure.axes:
         axis.axhline(0, color=".25", linewidth=1.2, zorder=1)
     for text in figure.legends[0].get_texts():
@@ -155,7 +162,7 @@ def partition_bubbles(counts, class_names=None, title: str = "") -> Figure:
     for axis, (name, held) in zip(axes, splits.items(), strict=True):
         area = min(220, 9000 / clients) / len(splits) ** 0.5 * held[held > 0] / held.max()
         axis.scatter(*np.argwhere(held > 0).T, s=area, color=PALETTE[0], alpha=0.75, linewidth=0)
-        axis.set(xlabel="client", title=name, xlim=(-1, clients), ylim=(classes - 0.2, -0.8))
+        axis.set(xlabel="client", title=name, xlim=(-0.8, clients - 0.2), ylim=(classes - 0.2, -0.8))
         axis.set_yticks(range(classes), class_names or range(classes))
         axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes[0].set_ylabel("class")
@@ -167,29 +174,31 @@ def dots(
 ) -> Figure:
     """One panel per ``by``: per method the mean over seeds at every level of ``x``, its 95% interval and the seeds.
 
-    Levels stand at equal distances, in the order in which they come. ``zero`` draws a line across.
+    Levels stand at equal distances, in the order in which they come. ``xlabel`` is one text, or one by panel; ``zero``
+    draws a line across.
     """
     groups, methods = (list(dict.fromkeys(frame[name])) for name in (by, "method"))
     figure, axes = panels(len(groups), **{"sharey": True} | kw)
     for axis, group in zip(axes, groups, strict=True):
         part = frame[frame[by] == group]
         levels = list(dict.fromkeys(part[x]))
-        for n, method in enumerate(methods):
+        here = [method for method in methods if method in set(part["method"])]
+        for place, method in enumerate(here):
             mine = part[part["method"] == method]
-            if mine.empty:
-                continue
-            mark, shift = look(method, n), 0.16 * (n - (len(methods) - 1) / 2)
+            mark = look(method, methods.index(method))
+            shift = min(0.16, 0.6 / len(here)) * (place - (len(here) - 1) / 2)  # a gap stays between levels
             cells = [mine.loc[mine[x] == level, value].dropna() for level in levels]
             mean, low, high = np.array([interval(c) if len(c) else (np.nan,) * 3 for c in cells]).T
             at = np.arange(len(levels)) + shift
             axis.vlines(at, low, high, color=mark["color"], linewidth=2.2, alpha=0.5)
-            for place, seeds in zip(at, cells, strict=True):
-                axis.scatter([place] * len(seeds), seeds, color=mark["color"], s=9, alpha=0.5, linewidth=0)
+            for spot, seeds in zip(at, cells, strict=True):
+                axis.scatter([spot] * len(seeds), seeds, color=mark["color"], s=9, alpha=0.5, linewidth=0)
             axis.plot(at, mean, **mark, linewidth=1.2, markersize=8, markeredgecolor="white")
         if zero is not None:
             axis.axhline(zero, color=".25", linewidth=1.2, zorder=1)
         axis.set_xticks(range(len(levels)), [f"{v:g}" if isinstance(v, int | float) else v for v in levels])
-        axis.set(title=(titles or {}).get(group, group), xlabel=xlabel or x, xlim=(-0.6, len(levels) - 0.4))
+        label = xlabel[group] if isinstance(xlabel, dict) else xlabel or x
+        axis.set(title=(titles or {}).get(group, group), xlabel=label, xlim=(-0.6, len(levels) - 0.4))
     axes[0].set_ylabel(ylabel)
     if len(methods) > 1:
         legend(figure, axes)
@@ -301,18 +310,27 @@ def critical_difference(ranks: pd.Series, difference: float, reference: str | No
     return figure
 
 
-def triangle(axis, points, values, corners, label: str = "") -> None:
-    """``values`` over mixtures of three things, whose shares are the rows of ``points``, as filled contours."""
-    filled = axis.tricontourf(*_on_triangle(points), values, 14, cmap="cividis")
-    axis.figure.colorbar(filled, ax=axis, label=label)
+def triangle(axis, points, values, corners, label: str = "", levels=14) -> None:
+    """``values`` over mixtures of three things, whose shares are the rows of ``points``, as filled contours.
+
+    ``levels``: how many, or which, such as those of several triangles on one scale; then each has its own colour.
+    """
+    given = {} if isinstance(levels, int) else {"norm": BoundaryNorm(levels, 256)}
+    filled = axis.tricontourf(*_on_triangle(points), values, levels, cmap="cividis", **given)
+    axis.figure.colorbar(filled, ax=axis, label=label, format="%.2f" if given else None)
     _corners(axis, corners)
 
 
 def wandering(axis, points, corners, label: str = "round") -> None:
-    """Mixtures of three things one after the other, from the first (dark) to the last; equal shares are marked."""
+    """Mixtures of three things one after the other, from the first (dark) to the last; equal shares are marked.
+
+    Where a mixture comes again, later ones lie on earlier ones: the area of a disc is their number.
+    """
     axis.plot(*_on_triangle(np.eye(3)[[0, 1, 2, 0]]), color=".4", linewidth=1)
     order = np.arange(1, len(points) + 1)
-    seen = axis.scatter(*_on_triangle(points), c=order, cmap="cividis", s=26, edgecolor="white", linewidth=0.4)
+    again = np.array([np.isclose(points[n:], points[n]).all(axis=1).sum() for n in range(len(points))])
+    look = {"s": 40 * again, "edgecolor": "white", "linewidth": 0.4, "zorder": 3}
+    seen = axis.scatter(*_on_triangle(points), c=order, cmap="cividis", **look)
     mark(axis, (1 / 3, 1 / 3, 1 / 3), "X")
     axis.figure.colorbar(seen, ax=axis, label=label)
     _corners(axis, corners)
