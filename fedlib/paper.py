@@ -81,10 +81,12 @@ def runs(paper: str, columns, methods: dict, seeds, scale: str, vary: dict | Non
         for name, change in (vary or {None: {}}).items():
             where = (panel, alpha, name) if vary else (panel, alpha)
             for method, algorithm in methods.items():
+                try:
+                    form = algorithm.format(**filled)
+                except KeyError as blank:
+                    raise FedlibError(f"{method} is {algorithm!r}: give {blank} or use served(…).") from None
                 for seed in seeds:
-                    grid[*where, method, seed] = RunSpec(
-                        **here | change, algorithm=algorithm.format(**filled), seed=seed
-                    )
+                    grid[*where, method, seed] = RunSpec(**here | change, algorithm=form, seed=seed)
     return grid
 
 
@@ -97,6 +99,11 @@ def served(paper: str, columns, names, seeds, scale: str) -> dict:
             fill |= {name: {"": value} for name, value in values.items() if panel.startswith(start)}
         grid |= runs(paper, [(panel, alpha)], methods(paper, scale, *names), seeds, scale, **fill)
     return grid
+
+
+def trained(paper: str, panel: str) -> dict[str, list[int]]:
+    """The methods and seeds of a panel whose runs are too long to be made at once, as far as they are on record."""
+    return _read(paper, "settings.yaml")["trained"][panel]
 
 
 def differences(paper: str, panels, scale: str) -> pd.DataFrame:
@@ -113,11 +120,12 @@ def differences(paper: str, panels, scale: str) -> pd.DataFrame:
 def chosen(paper: str, exhibit: str | None = None) -> pd.DataFrame:
     """What the paper leaves open, and what we chose; what concerns one ``exhibit``, such as figure1, comes first.
 
-    Where an exhibit has its own choice of the same name, the paper-wide one does not hold there and is left out.
+    Where an exhibit has its own choice of the same name, the paper-wide one does not hold there and is left out; null
+    says that there is no choice at all.
     """
     settings = _read(paper, "settings.yaml")
     own = settings.get("chosen_for", {}).get(exhibit, {})
-    choices = own | settings["chosen"] | own
+    choices = {name: choice for name, choice in (own | settings["chosen"] | own).items() if choice}
     return pd.DataFrame(choices.items(), columns=["left open", "our choice"])
 
 
@@ -128,9 +136,13 @@ def reported(paper: str) -> dict:
 
 def reported_table(paper: str, table: str) -> pd.DataFrame:
     """The measured cells of one printed table, one row per cell."""
-    tables = {t["id"]: t for t in reported(paper)["tables"]}
+    return pd.DataFrame(_rows(paper, table))
+
+
+def _rows(paper: str, table: str) -> list[dict]:
+    tables = {t["id"]: t["rows"] for t in reported(paper)["tables"]}
     choose(f"table of {paper}", table, tables)
-    return pd.DataFrame(tables[table]["rows"])
+    return tables[table]
 
 
 def slips(paper: str) -> pd.DataFrame:
@@ -182,9 +194,11 @@ def probes(spec: RunSpec, name: str) -> list[str]:
 
 
 def indicators(records: dict, names, probe: str) -> pd.DataFrame:
-    """One row per run: what a probe found, each number's mean over the middle tenth of the rounds."""
+    """One row per run: what a probe found, each number's mean over the middle tenth of the rounds; NaN if it diverged.
+    """
     rows = [measured(record, probe).astype(float).apply(middle) for record in records.values()]
-    return pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(records, names=names))
+    found = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(records, names=names))
+    return found[[record.status == "ok" for record in records.values()]].reindex(found.index)
 
 
 def probed(records: dict, names, probe: str, words: dict) -> pd.DataFrame:
@@ -295,18 +309,17 @@ def settled(records: dict, names) -> str:
 
 def told(paper: str, table: str, cell) -> dict:
     """The cells of a printed table under our names: ``cell`` makes (data, alpha, method) of a row as transcribed."""
-    rows = next(t["rows"] for t in reported(paper)["tables"] if t["id"] == table)
-    return {cell(row): row["value"] for row in rows}
+    return {cell(row): row["value"] for row in _rows(paper, table)}
 
 
 def show_accuracy(records: dict, names, told: dict, labels: dict, titles: dict) -> pd.DataFrame:
     """Our accuracies beside the paper's, a table for each data set, then what the paper has and we did not run.
 
-    Returns the score of every run: its mean over the last ten rounds.
+    Returns two scores of every run: the mean over its last ten rounds, which is shown, and its last round.
     """
-    result = scores(records, names, **{"last 10": lambda c: last(c, 10)})
+    result = scores(records, names, **{"last 10": lambda c: last(c, 10), "last round": lambda c: c.iloc[-1]})
     print(settled(records, names))
-    ours = summary(result)["last 10"]
+    ours = summary(result[["last 10"]])["last 10"]
     ran = dict.fromkeys(key[:2] for key in ours.index)
     for data in dict.fromkeys(data for data, _ in ran):
         frame = {"method": list(labels.values())}
@@ -322,17 +335,21 @@ def show_accuracy(records: dict, names, told: dict, labels: dict, titles: dict) 
 
 
 def show_gains(scores: pd.DataFrame, told: dict, pairs, labels: dict, titles: dict, xlabel: str) -> None:
-    """What each method of ``pairs`` adds to its base, seed by seed, as a figure beside the paper's and as numbers."""
+    """What each method of ``pairs`` adds to its base, seed by seed, as a figure beside the paper's and as numbers.
+
+    The last column has what it adds in the last round alone: in short runs the last ten reward who is only faster.
+    """
     from fedlib import plots
 
-    wide, rows = scores["last 10"].unstack("method"), []
+    rows = []
     for ours, base in pairs:
-        for (data, alpha), values in (wide[ours] - wide[base]).groupby(["data", "alpha"], sort=False):
-            here = interval(values.dropna()) if values.notna().any() else (np.nan,) * 3
+        gains = scores.xs(ours, level="method") - scores.xs(base, level="method")
+        for (data, alpha), part in gains.dropna().groupby(["data", "alpha"], sort=False):
             theirs = told.get((data, alpha, ours), np.nan) - told.get((data, alpha, base), np.nan)
-            rows.append((f"{titles[data]}, {_at(alpha)}", f"{labels[ours]} over {labels[base]}", theirs, *here))
-    frame = pd.DataFrame(rows, columns=["panel", "row", "reported", "here", "low", "high"])
-    frame = frame.dropna(subset="here").sort_values("panel", kind="stable")
+            what = f"{titles[data]}, {_at(alpha)}", f"{labels[ours]} over {labels[base]}"
+            rows.append((*what, theirs, *interval(part["last 10"]), part["last round"].mean()))
+    frame = pd.DataFrame(rows, columns=["panel", "row", "reported", "here", "low", "high", "last round"])
+    frame = frame.sort_values("panel", kind="stable")
     display(plots.beside(frame, xlabel, zero=0))
     show_table(frame.round(2))
 
@@ -363,7 +380,7 @@ def sweep(records: dict, names) -> pd.DataFrame:
 def show_gws(records: dict, names, x: str, xlabel: str) -> pd.DataFrame:
     """What adaptive GWS adds to FedAvg, its gamma and its step against ``x`` (FedLAW Figures 2, 9): figure and numbers.
 
-    Returns one row per run of GWS: ``sweep`` and the gain.
+    Returns one row per run of GWS: ``sweep``, the gain and r, the mean step over the mean pull.
     """
     from fedlib import plots
 
@@ -371,13 +388,20 @@ def show_gws(records: dict, names, x: str, xlabel: str) -> pd.DataFrame:
     every = sweep(records, names)
     gws = every.xs("gws", level="method")
     gws = gws.assign(gain=gws["accuracy"] - every["accuracy"].xs("fedavg", level="method"))
-    titles = {"gain": "gain of accuracy (points)", "gamma": "learned gamma", "step": "norm of the step"}
-    long = gws.reset_index().assign(method=lambda f: "gws" if x == "alpha" else f["alpha"].map(_at))
+    gws = gws.assign(r=gws["step"] / gws["shrink"])
+    titles = {"gain": "gain of accuracy (points)", "gamma": "learned gamma", "step": "norm of the step (log axis)"}
+    long = gws.assign(step=np.log2(gws["step"])).reset_index()
+    long["method"] = "gws" if x == "alpha" else long["alpha"].map(_at)
     long = long.melt(list(dict.fromkeys([x, "method", "seed"])), list(titles), "quantity")
-    display(plots.dots(long, by="quantity", x=x, value="value", xlabel=xlabel, titles=titles, sharey=False))
-    shown = summary(gws[["accuracy", "gain"]], 2).join(summary(gws[["gamma"]], 4))
-    shown = shown.join(summary(gws[["step", "shrink", "r_law"]], 2)).reset_index().drop(columns="data")
-    show_table(shown, "Adaptive GWS; step and shrink are the norms of the two terms")
+    figure = plots.dots(long, by="quantity", x=x, value="value", xlabel=xlabel, titles=titles, sharey=False)
+    figure.axes[-1].yaxis.set_major_formatter(lambda v, _: f"{2**v:.2g}")
+    display(figure)
+    norms = gws[["step", "shrink", "norm"]].groupby([n for n in gws.index.names if n != "seed"], sort=False)
+    norms = norms.agg(lambda v: f"{v.min():.2f} to {v.max():.2f}")
+    shown = summary(gws[["accuracy", "gain"]], 2).join(summary(gws[["gamma"]], 4)).join(norms)
+    shown = shown.join(summary(gws[["r"]], 2)).reset_index().drop(columns="data")
+    words = {"shrink": "pull", "norm": "norm of the model"}
+    show_table(shown.rename(columns=words), "Adaptive GWS; the three norms from the lowest seed to the highest")
     return gws
 
 
@@ -413,7 +437,7 @@ def show_sweep(records: dict, names, told: dict, xlabel: str) -> pd.DataFrame:
 def show_rounds(records: dict, names, titles: dict) -> pd.DataFrame:
     """Learning curves of a main comparison (FedLAW Figures 15 to 17), a row of panels for each data set, and numbers.
 
-    Returns one row per run: accuracy over the last ten rounds and over the best ten in a row, and roughness.
+    Returns one row per run: accuracy in its last round, over the last ten and the best ten in a row, and roughness.
     """
     from fedlib import plots
 
@@ -424,28 +448,32 @@ def show_rounds(records: dict, names, titles: dict) -> pd.DataFrame:
         display(plots.learning_curves(row, by="panel"))
         display(plots.leads(row, by="panel", ours="law"))
     best = {"last 10": lambda c: last(c, 10), "best 10": lambda c: c.rolling(min(10, len(c))).mean().max()}
-    result = scores(records, names, first=lambda c: first(c, 5), **best, roughness=oscillation)
-    shown = summary(result.rename(columns={"first": "first 5"})).reset_index()
+    best |= {"last round": lambda c: c.iloc[-1], "roughness": oscillation, "rounds": len}
+    result = scores(records, names, **{"first 5": lambda c: first(c, 5)}, **best)
+    shown = summary(result.drop(columns="rounds")).reset_index()
     show_table(shown.replace({"data": titles}), "The numbers behind the figure")
     return result
 
 
-def steadiness(exhibit: str, scores: pd.DataFrame, titles: dict) -> list[Claim]:
-    """The claims of FedLAW's Figures 15 to 17. Of each side that method counts which is best on the other seeds."""
+def steadiness(exhibit: str, scores: pd.DataFrame, titles: dict, start: int = 1, where: str = "") -> list[Claim]:
+    """The claims of FedLAW's Figures 15 to 17, numbered from ``start``, about the panels ``where``.
+
+    Of each side that method counts which is best on the other seeds. A late decline needs 50 rounds to show in.
+    """
     wide = scores["last 10"].unstack("method")
     ours = [method for method in ("law", "law_swa") if method in wide]
     lead = best_elsewhere(wide[ours]) - best_elsewhere(wide.drop(columns=ours))
-    claims = [compare(f"{exhibit}.C1", "FedLAW ends above every baseline, on average over the panels.", by_seed(lead))]
-    for letter, ((data, alpha), part) in zip("abcd", lead.groupby(["data", "alpha"], sort=False), strict=False):
-        claims.append(compare(f"{exhibit}.C1{letter}", f"… {titles[data]}, {_at(alpha)}.", by_seed(part)))
-    kept = (scores["last 10"] - scores["best 10"]).xs("law", level="method")
+    kept = (scores["last 10"] - scores["best 10"])[scores["rounds"] >= 50]
     rough = scores["roughness"].unstack("method")
-    steady = "FedLAW's curve is steadier than FedAvg's (standard deviation of its round-to-round differences)."
-    return [
-        *claims,
-        compare(f"{exhibit}.C2", "FedLAW ends within a point of its best ten rounds.", by_seed(kept + 1)),
-        compare(f"{exhibit}.C3", steady, by_seed(rough["fedavg"] - rough["law"])),
-    ]
+    steady = "FedLAW's curve is steadier than FedAvg's (standard deviation of its round-to-round differences)"
+    ahead = "Over the last ten rounds the better FedLAW is ahead of the best baseline, on average over the panels"
+    claims = {f"C{start}": (f"{ahead}{where}.", lead)}
+    for letter, ((data, alpha), part) in zip("abcd", lead.groupby(["data", "alpha"], sort=False), strict=False):
+        claims[f"C{start}{letter}"] = f"… {titles[data]}, {_at(alpha)}.", part
+    within = "FedLAW ends within a point of its best ten rounds (in runs of 50 rounds and more)"
+    claims[f"C{start + 1}"] = f"{within}{where}.", kept[kept.index.get_level_values("method") == "law"] + 1
+    claims[f"C{start + 2}"] = f"{steady}{where}.", rough["fedavg"] - rough["law"]
+    return [compare(f"{exhibit}.{id}", text, by_seed(effect)) for id, (text, effect) in claims.items()]
 
 
 def show_learned(records: dict, names, labels: dict, titles: dict) -> None:

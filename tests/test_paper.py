@@ -15,6 +15,7 @@ from fedlib.errors import FedlibError
 from fedlib.page import show_table
 from fedlib.simulation import simulate
 from fedlib.spec import RunSpec
+from fedlib.store import Record
 
 NAMES = ("panel", "method", "seed")
 ALL = ("fedlws", "fedawa", "fedlap", "fedlaw", "feddw")
@@ -65,6 +66,10 @@ def test_unknown_names_list_what_is_allowed():
         paper.setting("fedlapp", "mnist", "smoke")
     with pytest.raises(FedlibError, match="table12"):
         paper.reported_table("fedlws", "table99")
+    with pytest.raises(FedlibError, match="table12"):
+        paper.told("fedlws", "table99", tuple)
+    with pytest.raises(FedlibError, match="give 'epochs' or use served"):
+        paper.runs("fedlaw", [("fashion_mlp", 1)], paper.methods("fedlaw", "laptop", "law"), [8], "laptop")
 
 
 def test_differences_name_every_changed_setting_and_nothing_else():
@@ -80,6 +85,7 @@ def test_an_exhibits_own_choice_replaces_the_papers():
     wide, own = (paper.chosen("fedawa", e).set_index("left open")["our choice"] for e in (None, "table7"))
     assert "last ten rounds" in wide["score"] and "last three rounds" in own["score"]
     assert {*wide.index} <= {*own.index} and own.index.is_unique
+    assert "server epochs" not in paper.chosen("fedlaw", "figure12")["left open"].tolist(), "null: there is none"
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -222,6 +228,12 @@ def test_leads_are_paired_by_seed_and_round(records):
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["over FedAvg"]
 
 
+def test_a_variant_looks_the_same_by_either_name_and_like_no_method():
+    assert plots.look("FedLAW with SWA", 3) == plots.look("FedLAW with SWA", 7) == plots.style("law_swa")
+    looks = [tuple(map(str, s[1:])) for s in (plots.STYLES | plots.VARIANTS).values()]
+    assert len(set(looks)) == len(looks)
+
+
 def test_partition_bubbles_shows_every_holding():
     counts = np.array([[3, 0, 0], [0, 6, 1]])
     (axis,) = plots.partition_bubbles(counts).axes
@@ -336,6 +348,9 @@ def test_indicators_are_read_in_the_middle_of_training():
     probe = record.probe("balance")
     assert found.loc[("digits", 8), "gamma"] == pytest.approx(0.5)
     assert found.loc[("digits", 8), "step"] == pytest.approx(sum(probe["step"][:2]) / 2)  # rounds 1 and 2 of 3
+    diverged = Record(record.json | {"status": "diverged"})
+    two = paper.indicators({**runs, ("digits", 9): diverged}, names, "balance")
+    assert two.loc[("digits", 9)].isna().all() and two.loc[("digits", 8)].equals(found.loc[("digits", 8)])
     long = paper.probed(runs, names, "balance", {"step": "the step", "r_law": "r"})
     assert long.query("quantity == 'r'")["value"].tolist() == probe["r_law"]
     assert list(dict.fromkeys(long["quantity"])) == ["the step", "r"]

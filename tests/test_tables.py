@@ -116,8 +116,13 @@ def test_steadiness_compares_the_end_with_the_best_ten_rounds_and_each_side_at_i
         [["a"], [1], ["fedavg", "feddf", "law", "law_swa"], [1, 2, 3]], names=["data", "alpha", "method", "seed"]
     )
     end = [10, 11, 12] + [14, 15, 16] + [20, 21, 22] + [17, 18, 19.0]
-    scores = pd.DataFrame({"last 10": end, "best 10": [e + 3 for e in end], "roughness": 1.0}, index=index)
+    scores = pd.DataFrame({"last 10": end, "best 10": [e + 3 for e in end]}, index=index)
+    scores = scores.assign(roughness=1.0, rounds=200)
     claims = {c.id.split(".")[-1]: c for c in paper.steadiness("p.figure1", scores, {"a": "A"})}
     assert claims["C1"].effect == claims["C1a"].effect == 6 and claims["C1"].verdict == "reproduced"
     assert (claims["C2"].effect, claims["C2"].verdict) == (-2, "not reproduced"), "three points below its best"
     assert claims["C3"].effect == 0
+    again = paper.steadiness("p.figure1", scores, {"a": "A"}, start=4, where=" there")
+    assert [c.id for c in again] == ["p.figure1.C4", "p.figure1.C4a", "p.figure1.C5", "p.figure1.C6"]
+    assert again[0].text.endswith("over the panels there.")
+    assert paper.steadiness("p.figure1", scores.assign(rounds=20), {"a": "A"})[2].verdict == "not run", "too short"

@@ -147,7 +147,7 @@ class GWS(Learned):
 
 @register("attentive")
 class Attentive(Learned):
-    """Attentive LAW: lambda alone, gamma = 1 (Eq. 7); after round ``until`` the weights stay what they were."""
+    """Attentive LAW: lambda alone, gamma = 1 (Eq. 7); after round ``until`` the weights are by size again."""
 
     swa: bool = False
     until: int | None = None  # early stopping near the critical point (Figure 5)
