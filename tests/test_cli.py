@@ -179,6 +179,9 @@ def test_audit_finds_the_record_whose_numbers_were_changed(shell, tmp_path):
     assert compare(edited(honest, elsewhere), honest).moved == ""
     assert compare(edited(honest, elsewhere | bump(honest.json, 1e-6, first=True)), honest).moved == ""
     assert "loss of round 1" in compare(edited(honest, elsewhere | bump(honest.json, 0.1, first=True)), honest).moved
+    ended = {"status": "diverged", "error": {"round": 2, "client": 1, "message": "Client 1 diverged in round 2."}}
+    assert "it ended in None" in compare(edited(honest, ended), honest).moved
+    assert compare(edited(honest, elsewhere | ended), honest).moved == "", "where it diverges is a matter of rounding"
 
     path = tmp_path / "runs" / f"{honest.id}.json"
     path.write_text(path.read_text().replace('"loss":[', '"loss":[1', 1))
