@@ -106,10 +106,10 @@ def list_(names, as_json):
 
 
 @cli.command()
-@click.option("--update", is_flag=True, help="Write the table into README.md, between its markers.")
+@click.option("--update", is_flag=True, help="Write it into README.md, papers/claims.md and the reading guides.")
 @json_option
 def report(update, as_json):
-    """The scoreboard: every claim of every notebook with effect, interval, seeds and verdict, as one Markdown table.
+    """The scoreboard: every claim of every notebook with effect, interval, seeds and verdict, as Markdown.
 
     \b
     fedlib report
@@ -124,8 +124,8 @@ def report(update, as_json):
     if update:
         for path, board in report.pages().items():
             report.put(board, path)
-        return click.echo(f"README.md and the reading guides have the scoreboard: {report.sentence(claims)}.")
-    click.echo(report.markdown(claims))
+        return click.echo(f"README.md, papers/claims.md and the reading guides are current: {report.sentence(claims)}.")
+    click.echo(report.every(claims))
 
 
 @cli.command()

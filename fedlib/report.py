@@ -31,20 +31,26 @@ def sentence(claims: list[dict]) -> str:
     return f"{len(claims)} claims: {', '.join(f'{n} {v}' for v, n in found.items())}"
 
 
-def markdown(claims: list[dict]) -> str:
-    """The counts by paper, and below them every claim."""
+def summary(claims: list[dict]) -> str:
+    """How many claims of each paper have which verdict, as a Markdown table."""
     lines = ["| paper | " + " | ".join(MARKS) + " |", "|---|" + "--:|" * len(MARKS)]
     for paper, found in counts(claims).items():
         lines.append(f"| {TITLES.get(paper, paper)} | " + " | ".join(map(str, found.values())) + " |")
+    return "\n".join(lines)
+
+
+def every(claims: list[dict]) -> str:
+    """Every claim with its numbers, under a heading for each paper, for the page papers/claims.md."""
     heads = ("notebook", "claim", "verdict", "effect", "95% interval", "seeds", "remarks")
-    lines += ["", f"<details><summary>Every claim ({sentence(claims)})</summary>", ""]
-    lines += ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    fields = [f.name for f in dataclasses.fields(Claim)]
-    for c in claims:
-        link = f"[{c['paper']} {c['exhibit']}](notebooks/{c['notebook']}.ipynb)"
-        row = (link, c["text"], *cells(Claim(**{name: c[name] for name in fields})))
-        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |")
-    return "\n".join([*lines, "", "</details>"])
+    fields, lines = [f.name for f in dataclasses.fields(Claim)], [f"{sentence(claims)}."]
+    for paper in dict.fromkeys(c["paper"] for c in claims):
+        lines += ["", f"## {TITLES.get(paper, paper.capitalize())}", ""]
+        lines += ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+        for c in (c for c in claims if c["paper"] == paper):
+            link = f"[{c['exhibit']}](../notebooks/{c['notebook']}.ipynb)"
+            row = (link, c["text"], *cells(Claim(**{name: c[name] for name in fields})))
+            lines.append("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |")
+    return "\n".join(lines)
 
 
 def tables_first(notebooks: Iterable[Notebook]) -> list[Notebook]:
@@ -67,9 +73,10 @@ def guide(notebooks: Iterable[Notebook]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """What belongs between the markers of the README and of every paper's reading guide."""
+    """What belongs between the markers of the README, of the page of all claims and of every paper's reading guide."""
     notebooks = find()
-    boards = {ROOT / "README.md": markdown(gather(notebooks))}
+    claims = gather(notebooks)
+    boards = {ROOT / "README.md": summary(claims), ROOT / "papers" / "claims.md": every(claims)}
     for page in sorted(ROOT.glob("papers/*/README.md")):
         if mine := [nb for nb in notebooks if nb.paper == page.parent.name]:
             boards[page] = guide(mine)

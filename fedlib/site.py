@@ -16,6 +16,7 @@ from fedlib.workbook import ROOT, Notebook
 
 SOURCES = ("fedlib", "papers", "notebooks", "benchmarks", "docs")  # what pages link to, beside other pages
 KEPT = (".py", ".yaml", ".png", ".md", ".json")
+MORE = ("Every claim </papers/claims>", "Algorithms </algorithms>")  # pages besides the papers'
 
 
 def build(notebooks: Iterable[Notebook], out: Path, records: Store) -> Path:
@@ -54,7 +55,7 @@ def gather(notebooks: list[Notebook], source: Path, records: Store) -> None:
         guide.write_text(guide.read_text(encoding="utf-8") + toctree(map(entry, mine)), encoding="utf-8")
     (source / "algorithms.md").write_text(gallery(notebooks, records), encoding="utf-8")
     pages = [f"{TITLES.get(p, p.capitalize())} </papers/{p}/README>" for p in papers]
-    start = (ROOT / "README.md").read_text(encoding="utf-8") + toctree([*pages, "Algorithms </algorithms>"])
+    start = (ROOT / "README.md").read_text(encoding="utf-8") + toctree([*pages, *MORE])
     (source / "index.md").write_text(start, encoding="utf-8")
 
 

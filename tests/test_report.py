@@ -1,4 +1,4 @@
-"""The scoreboard: gathered from executed notebooks, and current in the README."""
+"""The scoreboard: gathered from executed notebooks, and current on the pages that show it."""
 
 import pytest
 
@@ -15,13 +15,14 @@ OTHER = BASE | {"paper": "mine", "verdict": "undecided", "detectable": 0.5}
 
 
 def test_claims_are_counted_by_paper_and_listed_once():
-    text = report.markdown([BASE, OTHER, OTHER])
+    counted, listed = report.summary([BASE, OTHER, OTHER]), report.every([BASE, OTHER, OTHER])
     for row in ("| FedLap | 0 | 1 | 0 | 0 |", "| mine | 0 | 0 | 2 | 0 |", "| all | 0 | 1 | 2 | 0 |"):
-        assert row in text
-    assert report.sentence([BASE, OTHER, OTHER]) == "3 claims: 1 not reproduced, 2 undecided"
-    assert text.count("notebooks/fedlap/figure01_x.ipynb") == 3 and r"A \| is above B." in text
-    assert "-1.25 points | [-2.00, -0.50] | 1, 2, 3 | reported +3 |" in text
-    assert "reported +3; an effect of 0.50 would have shown" in text
+        assert row in counted
+    assert listed.startswith("3 claims: 1 not reproduced, 2 undecided.\n\n## FedLap\n")
+    assert listed.count("(../notebooks/fedlap/figure01_x.ipynb)") == 3 and r"A \| is above B." in listed
+    assert listed.index("## FedLap") < listed.index("reported +3 |") < listed.index("## Mine")
+    assert "-1.25 points | [-2.00, -0.50] | 1, 2, 3 | reported +3 |" in listed
+    assert "reported +3; an effect of 0.50 would have shown" in listed.partition("## Mine")[2]
 
 
 def test_the_table_replaces_the_one_before_it_and_nothing_else():

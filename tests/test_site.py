@@ -68,7 +68,8 @@ def test_the_whole_site_holds_together_without_a_network(out):
 
 def test_the_start_page_has_the_scoreboard_and_every_paper_its_notebooks(out):
     start = (out / "index.html").read_text(encoding="utf-8")
-    assert "not reproduced" in start and "Every claim (" in start
+    assert "not reproduced" in start and 'href="papers/claims.html"' in start
+    assert "an effect of" in (out / "papers" / "claims.html").read_text(encoding="utf-8")
     for nb in find():
         contents = out / "papers" / nb.paper / "README.html"
         assert f"notebooks/{nb.name}.html" in contents.read_text(encoding="utf-8")
@@ -107,7 +108,7 @@ addEventListener("message", e => document.title = JSON.stringify(e.data))</scrip
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-@pytest.mark.parametrize("name", ["index", "algorithms", "papers/fedlws/README", TABLE])
+@pytest.mark.parametrize("name", ["index", "algorithms", "papers/claims", "papers/fedlws/README", TABLE])
 def test_pages_work_in_a_browser_as_wide_as_a_phone(out, name):
     page = out / f"{name}.html"
     probe, frame = page.with_name("probe.html"), page.with_name("frame.html")
