@@ -52,6 +52,31 @@ def start(tmp_path, environment):
             os.killpg(process.pid, signal.SIGKILL)
 
 
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """A function of a spec: run it up to a round, its last but one if none is given; returns where it can go on."""
+    from fedlib import simulate
+    from fedlib.store import Store
+
+    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")
+
+    def call(spec, limit: int | None = None):
+        def stop(number):
+            if number == (limit or spec.rounds - 1):
+                raise Stop
+
+        checkpoint = Store(tmp_path).checkpoint(spec.id)
+        with pytest.raises(Stop):
+            simulate(spec, checkpoint, stop)
+        return checkpoint
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def clip_folder(tmp_path_factory):
     """A data directory with two CLIPs, one block a side, of random weights: tiny16 and tiny64 by their features."""

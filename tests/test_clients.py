@@ -14,7 +14,6 @@ from fedlib.layout import FlatModel
 from fedlib.models import build
 from fedlib.simulation import Federation, one_thread, simulate
 from fedlib.spec import RunSpec
-from fedlib.store import Store
 
 TINY = RunSpec(
     dataset="digits", model="mlp(hidden=8)", partition="dirichlet(alpha=0.5)", subset=200, test_subset=100, clients=4,
@@ -324,21 +323,9 @@ def test_state_is_kept_for_the_clients_that_took_part_and_no_others():
         "dw(mu=10, variant=released)",
     ],
 )
-def test_client_state_survives_a_stop(algorithm, tmp_path, monkeypatch):
+def test_client_state_survives_a_stop(algorithm, stopped):
     """Partial participation, stopped and taken up again: the same numbers as without a stop."""
-    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")
     spec = TINY.replace(algorithm=algorithm, rounds=4, lr=0.1)
-
-    class Stop(Exception):
-        pass
-
-    def stop(number):
-        if number == spec.rounds - 1:
-            raise Stop
-
-    store = Store(tmp_path)
-    with pytest.raises(Stop):
-        simulate(spec, store.checkpoint(spec.id), stop)
-    resumed, straight = simulate(spec, store.checkpoint(spec.id)), simulate(spec)
+    resumed, straight = simulate(spec, stopped(spec)), simulate(spec)
     assert resumed.series == straight.series
     assert straight.series["loss"] != simulate(spec.replace(algorithm="fedavg")).series["loss"]

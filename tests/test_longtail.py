@@ -20,7 +20,6 @@ from fedlib.layout import FlatModel, Layout
 from fedlib.models import build
 from fedlib.simulation import Federation, one_thread, simulate
 from fedlib.spec import RunSpec
-from fedlib.store import Store
 
 TINY = RunSpec(
     dataset="digits(shape=(1, 8, 8))", model="mlp(hidden=16)", partition="dirichlet(alpha=0.5)", subset=200,
@@ -325,24 +324,12 @@ def test_class_means_by_hand():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_composes_with_awa_and_survives_a_stop(method, tmp_path, monkeypatch, request):
+def test_composes_with_awa_and_survives_a_stop(method, stopped, request):
     """With FedAWA's weights, stopped and taken up again: the same numbers as without a stop."""
     if "clip" in method:
         request.getfixturevalue("clip")
-    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")
     spec = TINY.replace(algorithm=f"{METHODS[method]}+awa(lr=0.1)")
-
-    class Stop(Exception):
-        pass
-
-    def stop(number):
-        if number == spec.rounds - 1:
-            raise Stop
-
-    store = Store(tmp_path)
-    with pytest.raises(Stop):
-        simulate(spec, store.checkpoint(spec.id), stop)
-    resumed, straight = simulate(spec, store.checkpoint(spec.id)), simulate(spec)
+    resumed, straight = simulate(spec, stopped(spec)), simulate(spec)
     assert resumed.series == straight.series
     assert any(name.startswith("lambda/") for name in straight.series)
     for other in (METHODS[method], "awa(lr=0.1)"):

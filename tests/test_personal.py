@@ -399,22 +399,10 @@ def test_models_are_kept_for_the_clients_that_took_part_and_no_others():
 
 
 @pytest.mark.parametrize("algorithm", ["fedala", "fedrep", "fedproto", "local+dw(mu=10)"])
-def test_client_state_survives_a_stop(algorithm, tmp_path, monkeypatch):
+def test_client_state_survives_a_stop(algorithm, stopped):
     """Partial participation, kept optimisers, stopped and taken up again: the same numbers as without a stop."""
-    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")
     spec = TINY.replace(algorithm=algorithm, rounds=4, optimizer="adam", lr=0.01, keep_optimizer=True)
-
-    class Stop(Exception):
-        pass
-
-    def stop(number):
-        if number == 3:
-            raise Stop
-
-    store = Store(tmp_path)
-    with pytest.raises(Stop):
-        simulate(spec, store.checkpoint(spec.id), stop)
-    resumed, straight = simulate(spec, store.checkpoint(spec.id)), simulate(spec)
+    resumed, straight = simulate(spec, stopped(spec)), simulate(spec)
     assert resumed.series == straight.series
     assert straight.series["loss"] != simulate(spec.replace(keep_optimizer=False)).series["loss"]
 

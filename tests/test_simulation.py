@@ -65,27 +65,11 @@ def test_stragglers_do_part_of_the_work():
     assert simulate(TINY.replace(stragglers=0.9)).series["accuracy"] != simulate(TINY).series["accuracy"]
 
 
-def test_stopped_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
+def test_stopped_and_resumed_equals_uninterrupted(stopped):
     """With client state that outlives a round, so that it must survive too."""
-    monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")
-    spec = TINY.replace(keep_optimizer=True, model="cnn_fmnist", rounds=5)
-
-    class Stop(Exception):
-        pass
-
-    def stop_at(limit):
-        def on_round(number):
-            if number == limit:
-                raise Stop
-
-        return on_round
-
-    store = Store(tmp_path)
-    for limit in (2, 4):
-        with pytest.raises(Stop):
-            simulate(spec, store.checkpoint(spec.id), stop_at(limit))
-    told = []
-    resumed = simulate(spec, store.checkpoint(spec.id), told.append)
+    spec, told = TINY.replace(keep_optimizer=True, model="cnn_fmnist", rounds=5), []
+    stopped(spec, 2)
+    resumed = simulate(spec, stopped(spec, 4), told.append)
     assert told[0] == 3, "three rounds were saved"
     assert numbers(resumed) == numbers(simulate(spec))
 
