@@ -437,6 +437,9 @@ def show_sweep(records: dict, names, told: dict, xlabel: str) -> pd.DataFrame:
 def show_rounds(records: dict, names, titles: dict) -> pd.DataFrame:
     """Learning curves of a main comparison (FedLAW Figures 15 to 17), a row of panels for each data set, and numbers.
 
+    In runs of 50 rounds and more the axes are cut to what comes after the first twentieth, and leads are taken between
+    means of ten rounds.
+
     Returns one row per run: accuracy in its last round, over the last ten and the best ten in a row, and roughness.
     """
     from fedlib import plots
@@ -445,8 +448,12 @@ def show_rounds(records: dict, names, titles: dict) -> pd.DataFrame:
     frame = curves(records, names).replace({"method": {"law_swa": "FedLAW with SWA"}})
     frame["panel"] = frame["data"].map(titles) + ", " + frame["alpha"].map(_at)
     for _, row in frame.groupby("data", sort=False):
-        display(plots.learning_curves(row, by="panel"))
-        display(plots.leads(row, by="panel", ours="law"))
+        skip = row["round"].max() // 20 if row["round"].max() >= 50 else 0
+        display(plots.learning_curves(row, by="panel", sharey=not skip, skip=skip))
+        if skip:
+            apart = row.groupby(["panel", "method", "seed"])["accuracy"]
+            row = row.assign(accuracy=apart.transform(lambda c: c.rolling(10, min_periods=1).mean()))
+        display(plots.leads(row, by="panel", ours="law", skip=skip))
     best = {"last 10": lambda c: last(c, 10), "best 10": lambda c: c.rolling(min(10, len(c))).mean().max()}
     best |= {"last round": lambda c: c.iloc[-1], "roughness": oscillation, "rounds": len}
     result = scores(records, names, **{"first 5": lambda c: first(c, 5)}, **best)

@@ -22,7 +22,7 @@ STYLES = {  # registered name: (label, colour, marker, line)
     "fedlap": ("FedLap", 2, 2, 2),
     "lws": ("LWS", 3, 3, 0),
     "law": ("FedLAW", 4, 4, 3),
-    "gws": ("adaptive GWS", 3, 2, 1),
+    "gws": ("adaptive GWS", 10, 2, 1),
     "attentive": ("attentive LAW", 2, 1, 3),
     "awa": ("FedAWA", 5, 5, 0),
     "dw": ("FedDW", 6, 6, 0),
@@ -96,8 +96,12 @@ def learning_curves(
     sharey: bool = True,
     x: str = "round",
     xlabel: str = "communication round",
+    skip: int = 0,
 ) -> Figure:
     """One panel per ``by``: per method the mean over seeds, their range as a band and each seed as a thin line.
+
+    After ``skip`` rounds everything is in sight; what lies lower or higher before is cut off, so that the rest can be
+    told apart.
 
     ``frame`` is what ``paper.curves`` returns, or has another column ``x``. ``stated`` are (panel, round, level) the
     paper gives in prose, drawn as dotted lines: not our measurement.
@@ -116,19 +120,23 @@ def learning_curves(
         axis.set(title=(titles or {}).get(group, group), xlabel=xlabel)
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=x == "round"))
         axis.margins(x=0.02)
+        if skip:
+            seen = frame.loc[((frame[by] == group) | sharey) & (frame[x] > skip), value]
+            room = 0.05 * (seen.max() - seen.min())
+            axis.set_ylim(seen.min() - room, seen.max() + room)
     axes[0].set_ylabel(ylabel)
     legend(figure, axes)
     return figure
 
 
-def leads(frame: pd.DataFrame, by: str, ours: str, titles=None) -> Figure:
+def leads(frame: pd.DataFrame, by: str, ours: str, titles=None, skip: int = 0) -> Figure:
     """``ours`` minus each other method, seed by seed: what curves that lie on each other hide."""
     wide = frame.pivot(index=[by, "seed", "round"], columns="method", values="accuracy")
     lead = wide.drop(columns=ours).rsub(wide[ours], axis=0)[[m for m in frame["method"].unique() if m != ours]]
     long = lead.melt(ignore_index=False, value_name="lead").reset_index().dropna(subset="lead")
     long[by] = pd.Categorical(long[by], frame[by].unique())  # the order of the panels above
     label = f"lead of {style(ours)['label']} (points)"
-    figure = learning_curves(long.sort_values(by, kind="stable"), by, "lead", label, titles, sharey=False)
+    figure = learning_curves(long.sort_values(by, kind="stable"), by, "lead", label, titles, sharey=False, skip=skip)
     for axis in figure.axes:
         axis.axhline(0, color=".25", linewidth=1.2, zorder=1)
     for text in figure.legends[0].get_texts():

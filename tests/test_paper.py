@@ -205,6 +205,8 @@ def test_methods_of_one_figure_differ_in_more_than_colour():
         for other in looks[:n]:
             assert (marker, line) != other[1:], "told apart in grey"
             assert colour != other[0] or (marker != other[1] and line != other[2])
+    shrinking = "fedavg gws lws law attentive".split()
+    assert len({plots.STYLES[name][1] for name in shrinking}) == len(shrinking)
 
 
 def test_learning_curves_draws_every_run(records):
@@ -217,6 +219,17 @@ def test_learning_curves_draws_every_run(records):
     assert matplotlib.colors.same_color(ours[0].get_color(), plots.style("fedlap")["color"])
     assert axis.get_xlabel() and axis.get_ylabel() and axis.get_title() == "mnist"
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["FedAvg", "FedLap", "stated in the paper"]
+
+
+def test_what_comes_after_the_skipped_rounds_fills_each_panel(records):
+    frame = paper.curves(records, NAMES)
+    low = frame[frame["round"] == 1].assign(accuracy=-500.0)
+    late = frame[frame["round"] > 1]
+    frame = pd.concat([low, late, late.assign(panel="far", accuracy=late["accuracy"] + 1000)])
+    for sharey, top in ((False, 110), (True, 1200)):
+        axis, _ = plots.learning_curves(frame, "panel", sharey=sharey, skip=1).axes
+        assert -100 < axis.get_ylim()[0] < frame["accuracy"][frame["accuracy"] >= 0].min()
+        assert frame["accuracy"][frame["panel"] == "mnist"].max() < axis.get_ylim()[1] <= top
 
 
 def test_leads_are_paired_by_seed_and_round(records):
