@@ -295,7 +295,9 @@ def test_one_written_form_per_variant():
 
 
 @pytest.mark.parametrize(
-    "text", ["law(epochs=0)", "law(batch=0)", "law(lr=0)", "law(swa=True, epochs=12)", "fedbe(samples=-1)", "law(bn=x)"]
+    "text",
+    ["law(epochs=0)", "law(batch=0)", "law(lr=0)", "law(swa=True, epochs=12)", "fedbe(samples=-1)", "law(bn=x)"]
+    + ["law(first=weights)", "law(variant=released, first=gamma)"],
 )
 def test_impossible_parameters_are_refused(text):
     with pytest.raises(FedlibError):

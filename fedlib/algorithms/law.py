@@ -124,6 +124,8 @@ class Law(Learned):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.first and not self.swa:
+            raise FedlibError("law(first=…) is which of the two stages comes first; without swa=True there is one.")
         self.enough_for_swa(self.chosen.epochs // 2)
 
     def step(self, r: Round) -> Tensor:
