@@ -30,7 +30,7 @@ from fedlib.models import MODELS, build
 from fedlib.paper import layer_kind, measured
 from fedlib.probes import PROBES
 from fedlib.probes.base import draw
-from fedlib.probes.classes import augment, own, rank_correlation, shares_right
+from fedlib.probes.classes import augment, loudness, own, rank_correlation, shares_right
 from fedlib.probes.landscape import APART, AWAY, bends, hessian_product, mixtures, top_eigen
 from fedlib.probes.updates import entropy, kept_products, mixture
 from fedlib.simulation import Federation, one_thread, simulate
@@ -302,6 +302,29 @@ def test_accuracy_by_domain_averages_to_the_accuracy():
         shares = torch.bincount(of).double() / len(of)
         assert float(shares @ torch.tensor(found[name]).double()) == pytest.approx(total, abs=1e-3)
     assert len(found["domains"]) == 2 and found["domains"][0] != found["domains"][1]
+
+
+def test_a_loud_client_drowns_the_others_in_the_mean_of_logits_and_not_of_probabilities():
+    quiet = [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0]]  # right on all three images
+    loud = [[60.0, 0.0, 0.0]] * 3  # knows the first class only
+    said, y = torch.tensor([quiet, loud, quiet]), torch.tensor([0, 1, 2])
+    found = loudness(said, y)
+    assert found["loudest"] == pytest.approx(30) and found["holds"] == 1
+    assert found["one_answer"] == 1.0 and found["logits"] == pytest.approx(1 / 3)
+    assert found["probabilities"] == 1.0
+    alone = loudness(torch.stack([said[0], said[2]]), y)
+    assert alone["loudest"] == 1.0 and alone["one_answer"] == pytest.approx(1 / 3) and alone["logits"] == 1.0
+
+
+def test_an_ensemble_of_one_client_is_that_client():
+    fed, r = federated(TINY.replace(clients=1, partition="iid"))
+    found = measure("ensemble", r, fed)
+    x, y = draw(fed, "ensemble", 500, "test")
+    accuracy, _ = evaluate(fed.flat.model, x, y)
+    assert found["logits"] == found["probabilities"] == pytest.approx(accuracy, abs=1e-4)
+    assert found["loudest"] == 1 and found["holds"] == 10 and 0 < found["active"] < 1
+    r.aggregate = torch.full_like(r.aggregate, -1.0)
+    assert measure("ensemble", r, fed)["active"] == 0
 
 
 def test_class_norms_by_hand():

@@ -40,6 +40,48 @@ def shares_right(right: Tensor, group: Tensor, count: int) -> Tensor:
     return torch.bincount(group, right.double(), count) / torch.bincount(group, minlength=count)
 
 
+@PROBES.register("ensemble")
+class Ensemble(Probe):
+    """What the clients' models say together of some test images, which is what FedDF's students learn.
+
+    A client is as loud as its mean absolute logit: ``loudest`` is the largest over the median, ``holds`` that client's
+    number of classes. ``one_answer`` is the share of images which the mean of the logits puts into the same class,
+    ``logits`` its accuracy, ``probabilities`` that of the mean of probabilities. ``active`` is the share of the new
+    model's features above zero: at 0 a network of ReLUs is dead.
+    """
+
+    every: int | None = 1
+    samples: int = 500
+
+    def work(self, spec, train: int, test: int) -> float:
+        return (spec.cohort + 1) * min(self.samples, test) / 3
+
+    @torch.no_grad()
+    def measure(self, fed, r: Round) -> dict:
+        (counts,), (x, y), model = r.need("counts"), draw(fed, "ensemble", self.samples, "test"), fed.flat.model.eval()
+        said = []
+        for theta, buffers in zip(r.thetas, r.client_buffers, strict=True):
+            put(fed, theta, buffers)
+            said.append(model(x))
+        said = torch.stack(said)
+        put(fed, r.aggregate, r.aggregate_buffers)
+        found = loudness(said, y) | {"active": float((model.features(x) > 0).double().mean())}
+        found["holds"] = int((counts[found["holds"]] > 0).sum())
+        return {name: short(value) for name, value in found.items()}
+
+
+def loudness(said: Tensor, y: Tensor) -> dict:
+    """Of the clients' logits (clients x images x classes): see ``Ensemble``; ``holds`` is the row of the loudest."""
+    loud, answers = said.double().abs().mean((1, 2)), said.mean(0).argmax(1)
+    return {
+        "loudest": float(loud.max() / loud.median().clamp(min=torch.finfo(loud.dtype).tiny)),
+        "holds": int(loud.argmax()),
+        "one_answer": float(answers.bincount().max() / len(y)),
+        "logits": float((answers == y).double().mean()),
+        "probabilities": float((said.softmax(2).mean(0).argmax(1) == y).double().mean()),
+    }
+
+
 @PROBES.register("class_norms")
 class ClassNorms(Probe):
     """Rank correlation of a client's class shares with the norms of its classifier's rows (FedDW Fig. 4).
