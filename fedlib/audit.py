@@ -6,10 +6,15 @@ from dataclasses import asdict, dataclass
 
 from fedlib import engine
 from fedlib.errors import FedlibError
+from fedlib.simulation import environment
 from fedlib.spec import RunSpec
 from fedlib.store import Record, Store, default_store, summary
 
-TOLERANCE = 1e-3  # another instruction set rounds differently, and after the first round the paths part
+# On another kind of processor sums are rounded differently, and the paths part. How far a number may be off after the
+# first round, relative to the larger of it and 1: local training has amplified little yet, what the server learns from
+# few images or of BatchNorm's statistics more. Of 56 records one was off by 0.02 in loss, the others by less than
+# 0.001; accuracy was by up to 0.009.
+TOLERANCE = {"train_loss": 1e-3, "loss": 0.05, "accuracy": 0.02}
 
 
 @dataclass(frozen=True)
@@ -45,13 +50,19 @@ def audit(
             raise FedlibError(f"{record.id}.json: its summary does not follow from its series; delete it, run again.")
     skipped = [Outcome(r.id, label(r.spec), 0, r.spec.rounds, False, skipped=why) for r, why in _without_data(records)]
     here = {outcome.id for outcome in skipped}
-    records = choose([r for r in records if r.id not in here], sample)
+    records = draw([r for r in records if r.id not in here], sample)
     if not records:
         raise FedlibError(f"No record could be audited: {skipped[0].skipped}")
     pieces = [shortened(record, seconds * jobs / len(records)) for record in records]
     with tempfile.TemporaryDirectory() as folder:
         again = engine.run(pieces, jobs, Store(folder), progress=progress)
     return [compare(old, new) for old, new in zip(records, again, strict=True)] + skipped
+
+
+def draw(records: list[Record], sample: int) -> list[Record]:
+    """Half of them, if there are so many, made on a machine of this kind, where every digit counts; then all others."""
+    near = choose([r for r in records if alike(r.json["environment"], environment())], sample // 2)
+    return near + choose([r for r in records if r not in near], sample - len(near))
 
 
 def choose(records: list[Record], sample: int) -> list[Record]:
@@ -72,9 +83,13 @@ def shortened(record: Record, seconds: float) -> RunSpec:
 
 def compare(old: Record, new: Record) -> Outcome:
     """Both records over the rounds they share."""
-    before, now = old.json["environment"], new.json["environment"]
-    same = all(before.get(name) == now.get(name) for name in ("torch", "capability", "device"))
+    same = alike(old.json["environment"], new.json["environment"])
     return Outcome(old.id, label(old.spec), new.spec.rounds, old.spec.rounds, same, moved=_moved(old, new, same))
+
+
+def alike(before: dict, now: dict) -> bool:
+    """Whether two machines are of one kind. Records from before the processor was noted are from another one."""
+    return all(before.get(name) == now[name] for name in ("torch", "capability", "cpu", "device"))
 
 
 def _moved(old: Record, new: Record, exact: bool) -> str:
@@ -87,7 +102,7 @@ def _moved(old: Record, new: Record, exact: bool) -> str:
     if exact and old.series.keys() != new.series.keys():
         return f"the series are {', '.join(new.series)} and were {', '.join(old.series)}"
     if not exact:
-        return _first_moved(old.series, new.series, ["accuracy", "loss"], 1, TOLERANCE)
+        return _first_moved(old.series, new.series, [name for name in TOLERANCE if name in old.series], 1, TOLERANCE)
     moved = _first_moved(old.series, new.series, sorted(old.series))
     for text, section in old.probes.items():
         again = new.probes.get(text, section)
@@ -96,14 +111,14 @@ def _moved(old: Record, new: Record, exact: bool) -> str:
     return moved
 
 
-def _first_moved(old: dict, new: dict, names: list[str], most: int | None = None, tolerance: float = 0.0) -> str:
+def _first_moved(old: dict, new: dict, names: list[str], most: int | None = None, tolerance=None) -> str:
     """The first number that moved in the rounds both have, or in the ``most`` first of them, in words."""
     places = {number: n for n, number in enumerate(new.get("round", []))}
     shared = [(n, places[number]) for n, number in enumerate(old.get("round", [])) if number in places]
     for n, m in shared[:most]:
         for name in names:
             before, after = old[name][n], new[name][m] if name in new else None
-            if before != after if not tolerance else abs(before - after) > tolerance * max(1, abs(before)):
+            if before != after and not (tolerance and abs(before - after) <= tolerance[name] * max(1, abs(before))):
                 return f"{name} of round {old['round'][n]} was {before} and is {after}"
     return ""
 

@@ -590,8 +590,9 @@ def audit(sample, seconds, jobs, as_json):
     """Re-run some of the committed records and fail if a number moved.
 
     Every record is checked against its checksum. Then the cheapest of every kind are run again, long ones for as
-    many of their first rounds as the time allows: equal to the last digit where torch and the CPU capability are
-    those of the record, else the first round within 0.001.
+    many of their first rounds as the time allows: equal to the last digit where torch and the processor are those of
+    the record, else the first round within 0.001 in training loss. Half of them are of this kind of machine, if there
+    are so many.
 
     \b
     fedlib audit

@@ -1,10 +1,12 @@
 """One run, from spec to record: the round loop on one screen."""
 
+import functools
 import hashlib
 import platform
 import time
 from collections import defaultdict
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -267,6 +269,17 @@ def rounded(value):
     return value
 
 
+@functools.cache
+def cpu() -> str:
+    """Maker, family and model of the processor: libraries choose kernels by them, which sum in other orders."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+        told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return " ".join(told[name] for name in ("vendor_id", "cpu family", "model"))
+    except (OSError, KeyError):  # not Linux, or not x86
+        return platform.processor() or platform.machine()
+
+
 def cohorts(spec: RunSpec) -> str:
     """A fingerprint of the participation sequence."""
     text = repr([cohort(spec, n) for n in range(1, spec.rounds + 1)])
@@ -274,9 +287,11 @@ def cohorts(spec: RunSpec) -> str:
 
 
 def environment() -> dict[str, str]:
+    """What the last digits hang on."""
     return {
         "torch": torch.__version__.split("+")[0],
         "capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu": cpu(),
         "device": device().type,
         "python": platform.python_version(),
     }

@@ -8,7 +8,7 @@ import pytest
 from conftest import write_notebook
 
 from fedlib import RunSpec
-from fedlib.audit import choose, compare
+from fedlib.audit import choose, compare, draw
 from fedlib.store import Record, Store, checksum
 
 TINY = {"dataset": "digits", "model": "mlp(hidden=16)", "partition": "shards", "rounds": "2", "lr": "0.05"}
@@ -175,10 +175,14 @@ def test_audit_finds_the_record_whose_numbers_were_changed(shell, tmp_path):
     assert moved.returncode == 1 and f"the numbers of 1 records moved: {honest.id}" in moved.stderr
     assert re.search(f"^{honest.id} .*MOVED: loss of round 2 was", moved.stdout, re.MULTILINE)
 
-    elsewhere = {"environment": honest.json["environment"] | {"capability": "another"}}
+    elsewhere = {"environment": honest.json["environment"] | {"cpu": "another"}}
     assert compare(edited(honest, elsewhere), honest).moved == ""
-    assert compare(edited(honest, elsewhere | bump(honest.json, 1e-6, first=True)), honest).moved == ""
-    assert "loss of round 1" in compare(edited(honest, elsewhere | bump(honest.json, 0.1, first=True)), honest).moved
+    assert compare(edited(honest, elsewhere | bump(honest.json, 1e-4, first=True)), honest).moved == ""
+    for name, by in {"loss": 0.3, "train_loss": 0.02, "accuracy": 0.03}.items():
+        apart = edited(honest, elsewhere | bump(honest.json, by, first=True, name=name))
+        assert f"{name} of round 1 was" in compare(apart, honest).moved
+    older = {"environment": {k: v for k, v in honest.json["environment"].items() if k != "cpu"}}
+    assert not compare(edited(honest, older), honest).exact, "on which processor, it does not say"
     ended = {"status": "diverged", "error": {"round": 2, "client": 1, "message": "Client 1 diverged in round 2."}}
     assert "it ended in None" in compare(edited(honest, ended), honest).moved
     assert compare(edited(honest, elsewhere | ended), honest).moved == "", "where it diverges is a matter of rounding"
@@ -188,11 +192,11 @@ def test_audit_finds_the_record_whose_numbers_were_changed(shell, tmp_path):
     assert "was edited: its checksum does not match" in sentence(shell("audit"))
 
 
-def bump(record: dict, by: float, first=False) -> dict:
-    """The series with a slightly higher loss in the first or last round."""
-    loss = list(record["series"]["loss"])
-    loss[0 if first else -1] += by
-    return {"series": record["series"] | {"loss": loss}}
+def bump(record: dict, by: float, first=False, name="loss") -> dict:
+    """The series with a slightly higher loss, or another number, in the first or last round."""
+    values = list(record["series"][name])
+    values[0 if first else -1] += by
+    return {"series": record["series"] | {name: values}}
 
 
 def edited(record: Record, changes: dict) -> Record:
@@ -209,5 +213,9 @@ def test_audit_takes_the_first_rounds_of_long_runs_and_every_kind_of_run(shell, 
             store.put(edited(record, {"seconds": 300.0}))
     records = [store.get(id) for id in store.ids()]
     assert {r.spec.algorithm for r in choose(records, 2)} == {"fedavg", "fedprox"}
+    foreign = [edited(r, {"environment": r.json["environment"] | {"cpu": "another"}}) for r in records]
+    near = [r for r in records if r.spec.seed == 2]
+    drawn = draw([*near, *(r for r in foreign if r.id != near[0].id)], 2)
+    assert drawn[0] is near[0] and drawn[1] in foreign, "half of them where every digit counts, the cheapest first"
     rows = json.loads(shell("audit", "--sample", 2, "--seconds", 60, "--jobs", 1, "--json").stdout)
     assert sorted((row["rounds"], row["of"], row["moved"]) for row in rows) == [(2, 2, ""), (3, 30, "")]
