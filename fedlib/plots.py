@@ -1,5 +1,6 @@
 """Figures with one look: colour-blind-safe, and a method keeps its colour, marker and line everywhere."""
 
+import textwrap
 import zlib
 
 import numpy as np
@@ -275,7 +276,8 @@ def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | No
             axis.scatter(part["reported"], y, **look, zorder=3, label="reported")
         if zero is not None:
             axis.axvline(zero, color=".25", linewidth=1.2, zorder=1)
-        axis.set(title=group, xlabel=xlabel, xscale="log" if log else "linear", ylim=(len(rows) - 0.5, -0.5))
+        axis.set(title=textwrap.fill(group, 34), xlabel=xlabel, ylim=(len(rows) - 0.5, -0.5))
+        axis.set_xscale("log" if log else "linear")
         if log:  # 1.2 and 1000, not powers of ten
             axis.xaxis.set_major_formatter(LogFormatter())
             axis.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))

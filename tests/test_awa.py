@@ -227,4 +227,7 @@ def test_identical_clients_leave_the_weights_alone(granularity):
     r.thetas[:] = r.thetas[0]
     weights = weigh(AWA(granularity=granularity), r)
     expected = r.sizes / r.sizes.sum()
-    torch.testing.assert_close(weights, expected if granularity == "model" else expected[:, None].expand(5, 2))
+    expected = expected if granularity == "model" else expected[:, None].expand(5, 2)
+    # Where rows of equal numbers have products that differ in their last digit, Adam makes 1e-4 of it in 100 steps;
+    # of a real slope it would make 0.1.
+    torch.testing.assert_close(weights, expected, rtol=1e-3, atol=1e-4)

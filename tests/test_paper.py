@@ -299,6 +299,13 @@ def test_the_legend_names_what_is_reported_only_where_something_is():
     assert [[t.get_text() for t in legend.get_texts()] for legend in legends] == [["here", "reported"], ["here"]]
 
 
+def test_long_titles_of_panels_are_broken_so_that_neighbours_do_not_overlap():
+    title = "FashionMNIST, MLP as in the paper, alpha 100"
+    frame = pd.DataFrame({"panel": [title, "short"], "row": "x", "reported": 1.5, "here": 1.2})
+    titles = [axis.get_title() for axis in plots.beside(frame, "points").axes]
+    assert titles[1] == "short" and titles[0].replace("\n", " ") == title and "\n" in titles[0]
+
+
 def test_halvings_compare_the_first_fifth_of_each_run_with_its_last():
     runs = {("short", 1): [8, 4, 2, 1], ("long", 1): [4, 4, 9, 9, 9, 9, 9, 9, 1, 3]}  # rounds 1, 4; 1-2, 9-10
     values = pd.concat(
