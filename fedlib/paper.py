@@ -57,6 +57,12 @@ def columns(paper: str, table: str, scale: str) -> list[tuple]:
     return [(panel, alpha) for panel, alphas in chosen.items() for alpha in alphas]
 
 
+def seeds(paper: str, scale: str) -> list[int]:
+    """The seeds of the paper's pages at ``scale``, where the settings name them."""
+    choose("scale", scale, SCALES)
+    return _read(paper, "settings.yaml")["seeds"][scale]
+
+
 def methods(paper: str, scale: str, *names: str) -> dict[str, str]:
     """The written forms of these methods at ``scale``, where a scale changes what a method does at the server."""
     choose("scale", scale, SCALES)
@@ -99,11 +105,6 @@ def served(paper: str, columns, names, seeds, scale: str) -> dict:
             fill |= {name: {"": value} for name, value in values.items() if panel.startswith(start)}
         grid |= runs(paper, [(panel, alpha)], methods(paper, scale, *names), seeds, scale, **fill)
     return grid
-
-
-def trained(paper: str, panel: str) -> dict[str, list[int]]:
-    """The methods and seeds of a panel whose runs are too long to be made at once, as far as they are on record."""
-    return _read(paper, "settings.yaml")["trained"][panel]
 
 
 def differences(paper: str, panels, scale: str) -> pd.DataFrame:

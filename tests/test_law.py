@@ -133,15 +133,6 @@ def test_what_earlier_server_parts_did_is_kept():
     assert set(both.factors["gamma"]) > {"model"}
 
 
-def test_the_course_is_logged_for_the_round_asked_for():
-    law = "law(epochs=4, course=2)"
-    assert "gamma_course" not in by_hand(law, round=1).factors
-    asked = by_hand(law, round=2, ids=[7, 9])
-    course = asked.factors["gamma_course"]
-    assert len(course) == 4 and course[-1] == pytest.approx(asked.factors["gamma"], abs=1e-4)
-    assert {k: len(v) for k, v in asked.factors["lambda_course"].items()} == {"7": 4, "9": 4}
-
-
 numbers = st.floats(-2, 2, width=32)
 
 

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.collections import LineCollection, PathCollection
 
 import fedlib
-from fedlib import paper, plots
+from fedlib import paper, plots, workbook
 from fedlib.algorithms import ALGORITHMS
 from fedlib.errors import FedlibError
 from fedlib.page import show_table
@@ -55,6 +55,15 @@ def test_environments_change_a_panel_into_valid_runs():
         ("dirichlet(alpha=0.5)", 10),
         ("dirichlet(alpha=0.1)", 5),
     ]
+
+
+def test_a_scale_has_its_seeds_and_a_page_takes_others():
+    """The paper's own three at its own scale, more of them where runs are short."""
+    assert paper.seeds("fedlaw", "paper") == [8, 9, 10]
+    assert paper.seeds("fedlaw", "laptop")[:3] == [8, 9, 10]
+    [page] = workbook.find(["fedlaw/figure03*"])
+    assert {key[-1] for key in page.plan({"scale": "paper"})} == {8, 9, 10}
+    assert {key[-1] for key in page.plan({"scale": "paper", "seeds": [1]})} == {1}
 
 
 def test_unknown_names_list_what_is_allowed():

@@ -96,6 +96,24 @@ def test_would_finds_what_the_method_itself_finds_in_its_first_round():
         TINY.replace(probes="would(part=gws)")
 
 
+def test_course_follows_the_server_from_pass_to_pass():
+    tiny = TINY.replace(proxy="balanced(size=20)", algorithm="law", probes="course(rounds=(2,))")
+    for algorithm, epochs in {"law(epochs=4, lr=0.1)": 4, "law(epochs=14, swa=True)": 14}.items():
+        record = simulate(tiny.replace(algorithm=algorithm))
+        [gamma], [lam] = record.probe("course(rounds=(2,))")["gamma"], record.probe("course(rounds=(2,))")["lambda"]
+        assert (len(gamma), len(lam), {len(line) for line in lam}) == (epochs, 3, {epochs})
+        assert [sum(now) for now in zip(*lam, strict=True)] == pytest.approx([1] * epochs, abs=1e-3)
+        assert gamma[-1] == pytest.approx(record.series["gamma"][1], rel=1e-3)  # of round 2
+        if "swa" not in algorithm:  # with it, what is taken is the mean of the course
+            taken = [record.series[f"lambda/{k}"][1] for k in "012"]
+            assert [line[-1] for line in lam] == pytest.approx(taken, abs=1e-4)
+    assert "lambda" not in simulate(tiny.replace(algorithm="gws(epochs=2)")).probe("course(rounds=(2,))")
+    stopped = simulate(tiny.replace(algorithm="attentive(epochs=2, until=1)")).probe("course(rounds=(2,))")
+    assert stopped == {"round": [2]}
+    with pytest.raises(FedlibError, match="follows law, attentive or gws"):
+        tiny.replace(algorithm="fedavg")
+
+
 def test_spread_by_hand():
     r = after("fedavg", [9.0, 9.0, 9.0], [[3.0, 4.0, 0.0], [-3.0, -4.0, 0.0], [0.0, 0.0, 0.0]], sizes=[1.0, 5.0, 2.0])
     assert measure("spread", r) == {"tau": pytest.approx(10 / 3)}  # 5, 5 and 0 from the plain mean
@@ -468,13 +486,14 @@ def everything() -> str:
 @pytest.mark.parametrize(
     "changes",
     [
-        dict(model="cnn_fmnist", algorithm="law(epochs=2, bn=proxy)", proxy="balanced(size=50)", keep_optimizer=True),
-        dict(model="feddw_cnn_mnist", algorithm="scaffold+lws", optimizer="adam", lr=0.001),
+        dict(model="cnn_fmnist", algorithm="law(epochs=2, bn=proxy)", keep_optimizer=True),
+        dict(model="feddw_cnn_mnist", algorithm="scaffold+lws+gws(epochs=2)", optimizer="adam", lr=0.001),
     ],
 )
 def test_all_probes_change_no_number(changes):
     """With BatchNorm, with dropout, with state of clients and server that outlives a round, with partial cohorts."""
-    spec = TINY.replace(dataset="digits", clients=6, participation=0.5, subset=300, test_subset=100, **changes)
+    spec = TINY.replace(dataset="digits", clients=6, participation=0.5, subset=300, test_subset=100)
+    spec = spec.replace(proxy="balanced(size=50)", **changes)
     plain, probed = simulate(spec), simulate(spec.replace(probes=everything()))
     assert set(PROBES.names()) == {text.partition("(")[0] for text in probed.probes}
     assert all(found["series"]["round"] == [1, 2] for found in probed.probes.values())

@@ -225,8 +225,8 @@ class Round:
         return self.uploads[name]
 
     def log(self, name: str, value, key: str | None = None) -> None:
-        """A number (or a list of them) of this round, or one of several (``key`` is a layer, say)."""
-        value = [float(v) for v in value] if isinstance(value, list) else float(value)
+        """A number of this round, or one of several (``key`` is a layer, say)."""
+        value = float(value)
         if key is None and not isinstance(self.logs.get(name), dict):
             self.logs[name] = value
         elif isinstance(self.logs[name], dict):

@@ -30,7 +30,6 @@ class Learned(OnProxy):
 
     function: Literal["exp", "quad"] = "exp"  # Eq. 10
     bn: Literal["averaged", "proxy"] | None = None
-    course: int | None = None  # a round whose server epochs are all logged (Figure 14)
     defaults = {
         "paper": {"epochs": 100, "optimizer": "adam(beta1=0.5)", "lr": 0.01, "bn": "averaged"},
         "released": {"epochs": 20, "optimizer": "adam(beta1=0.5)", "lr": 0.01, "bn": "proxy"},
@@ -86,10 +85,7 @@ class Learned(OnProxy):
                     p[part] = torch.stack(visited).mean(0)
         lam, gamma = self.weights(p)
         r.aggregate_buffers = lam @ buffers if averaged else flat.buffers.clone()
-        if r.number == self.course:
-            r.log("gamma_course", [round(float(g), 4) for _, g in course])
-            for k, line in zip(r.ids, torch.stack([one for one, _ in course], 1).tolist(), strict=False):
-                r.log("lambda_course", [round(v, 4) for v in line], key=str(k))
+        r.context["course"] = torch.stack([torch.cat([lam, gamma.view(1)]) for lam, gamma in course])  # for a probe
         r.log("gamma", gamma)
         return lam, gamma * (lam @ clients + rest)
 

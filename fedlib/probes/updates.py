@@ -9,9 +9,10 @@ import torch
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from fedlib.algorithms import ALGORITHMS, Client, Local, Round, Server
+from fedlib.algorithms import ALGORITHMS, Algorithm, Client, Local, Round, Server
 from fedlib.algorithms.base import Products
 from fedlib.algorithms.lap import neurons
+from fedlib.algorithms.law import Learned
 from fedlib.algorithms.lws import spread
 from fedlib.errors import Diverged, FedlibError
 from fedlib.layout import gather
@@ -84,6 +85,7 @@ class Would(Probe):
     def measure(self, fed, r: Round) -> dict:
         aside = replace(r, aggregate=averaged(r), aggregate_buffers=r.aggregate_buffers.clone())
         aside = replace(aside, weights=r.weights.clone(), broadcast={}, state={}, logs=defaultdict(dict))
+        aside.context = dict(r.context)
         ALGORITHMS.make(self.part).step(aside)
         return dict(aside.logs)
 
@@ -161,6 +163,22 @@ class Weights(Probe):
         for k, value in zip(r.ids, shares(r).tolist(), strict=True):
             lam[k] = round(value, 4)
         return {"lambda": lam}
+
+
+@PROBES.register("course")
+class Course(Probe):
+    """gamma and every client's lambda after each pass over the proxy set, clients by id (FedLAW Fig. 14)."""
+
+    def check(self, spec) -> None:
+        if not any(isinstance(part, Learned) for part in Algorithm(spec.algorithm).servers):
+            raise FedlibError(f"The probe course follows law, attentive or gws at the server; got {spec.algorithm}.")
+
+    def measure(self, fed, r: Round) -> dict:
+        course = r.context.get("course")
+        if course is None:  # attentive(until=…) has stopped
+            return {}
+        found = {"gamma": short(course[:, -1])}
+        return found | ({"lambda": short(course.T[by_id(r)])} if course.shape[1] > len(r.ids) else {})  # not gws
 
 
 @PROBES.register("products")
