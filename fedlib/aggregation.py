@@ -1,6 +1,7 @@
 """Any aggregation rule of the workbook on your own clients' plain state_dicts, in one line."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 from fedlib.algorithms import Algorithm, Round
 from fedlib.errors import FedlibError
 from fedlib.layout import FlatModel, Layout
+
+CONTEXT = ("model", "proxy", "test", "counts", "samples", "clients", "seed", "uploads")
 
 
 @dataclass
@@ -41,6 +44,10 @@ def aggregate(
     ``clients=``, their number, where only some take part, ``seed=`` for the order of server batches,
     ``uploads=`` lists by name.
     """
+    if odd := sorted(set(context) - set(CONTEXT)):
+        raise FedlibError(f"fedlib.aggregate takes no {', '.join(odd)}; besides its arguments: {', '.join(CONTEXT)}.")
+    if odd := [s for s in (global_state, *client_states) if not isinstance(s, Mapping)]:
+        raise FedlibError(f"Models are given as state_dicts; got {type(odd[0]).__name__}: pass model.state_dict().")
     if not client_states or len(client_states) != len(sizes):
         raise FedlibError(f"Got {len(client_states)} client states and {len(sizes)} sizes; give one size per client.")
     if min(sizes) < 0 or sum(sizes) <= 0:
@@ -55,13 +62,15 @@ def aggregate(
     device = next(iter(global_state.values())).device
     theta, buffers = layout.pack(global_state, device)
     thetas, client_buffers = layout.pack_all(client_states, device)
+    ids = list(range(len(sizes))) if ids is None else list(ids)
+    if lost := [k for k, total in zip(ids, thetas.sum(1) + client_buffers.sum(1), strict=True) if not total.isfinite()]:
+        raise FedlibError(f"Client {lost[0]} has diverged: its model is not finite. Aggregate without it.")
     if "model" in context:
         context["model"] = FlatModel(copy.deepcopy(context["model"]), device)
     uploads = context.pop("uploads", {})
     r = Round(
         layout, theta, buffers, thetas, client_buffers, torch.tensor(sizes, dtype=torch.float32, device=device),
-        list(range(len(sizes))) if ids is None else list(ids), round, server_lr,
-        {"seed": 0, **context}, uploads,
+        ids, round, server_lr, {"seed": 0, **context}, uploads,
     )  # fmt: skip
     memory = {} if state is None else state
     theta, buffers = Algorithm(algorithm).aggregate(r, memory)

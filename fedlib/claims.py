@@ -6,7 +6,7 @@ show_claims([compare("fedlws.table1.C1", "Shrinking raises accuracy.", gains, re
 
 import html
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,15 @@ class Claim:
     verdict: str = "not run"
     detectable: float | None = None
     note: str = ""
+
+    @classmethod
+    def of(cls, shown: dict) -> "Claim":
+        """From what a notebook shows of it, which is more."""
+        return cls(**{f.name: shown[f.name] for f in fields(cls)})
+
+    @property
+    def number(self) -> str:
+        return self.id.split(".")[-1]
 
 
 def interval(values, level: float = 0.95) -> tuple[float, float, float]:
@@ -217,7 +226,7 @@ def cells(claim: Claim) -> tuple[str, str, str, str, str]:
 
 def _html(claims: list[Claim]) -> str:
     heads = ("claim", "", "verdict", "effect", "95% interval", "seeds", "remarks")
-    rows = [(f"<b>{c.id.split('.')[-1]}</b>", html.escape(c.text), *map(html.escape, cells(c))) for c in claims]
+    rows = [(f"<b>{c.number}</b>", html.escape(c.text), *map(html.escape, cells(c))) for c in claims]
     return html_table(heads, rows)
 
 

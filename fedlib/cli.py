@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import importlib
 import inspect
 import json
 import os
@@ -89,6 +90,7 @@ def list_(names, as_json):
     fedlib list --json | jq '.[].claims[] | select(.verdict == "not reproduced") | .text'
     """
     from fedlib import workbook
+    from fedlib.claims import Claim, cells
 
     notebooks = workbook.find(names)
     if as_json:
@@ -99,8 +101,9 @@ def list_(names, as_json):
         return print_json(rows)
     for nb in notebooks:
         click.echo(f"{nb.name}  {nb.title}")
-        for claim in nb.claims:
-            click.echo(f"    {claim['verdict']:<15} {claim['text']}")
+        for claim in map(Claim.of, nb.claims):
+            _, effect, bounds, *_ = cells(claim)
+            click.echo(f"    {claim.number:<5} {claim.verdict:<15} {claim.text}  {effect} {bounds}")
         if not nb.claims:
             click.echo("    no claims yet: the committed notebook has not been executed")
 
@@ -224,7 +227,7 @@ def run(names, scale, parameters, jobs, engine, address, gpus, update, out):
     \b
     fedlib run
     fedlib run fedlap --scale smoke --jobs 2
-    fedlib run fedlap/figure01_accuracy -p seeds 1,2
+    fedlib run fedlap/figure01_no_stragglers -p seeds 1,2
     fedlib run --update                  after changing a notebook: renew its committed outputs
     fedlib run --scale paper --engine ray --address 10.0.0.1:6379 --gpus 0.25
     """
@@ -401,6 +404,9 @@ def pretrain(name, epochs, as_json, **options):
     given = values_of({field: text for field, text in options.items() if text is not None})
     if name in cards and (given or "recipe" not in cards[name]):
         raise FedlibError(f"There is a start {name!r} already, made otherwise: choose another name.")
+    if name not in cards and not {"dataset", "model"} <= set(given):
+        known = ", ".join(cards) or "none"
+        raise FedlibError(f"There is no start {name!r} (there are: {known}); to train it, give --dataset and --model.")
     if not name.isidentifier():
         raise FedlibError(f"A start is named by letters, digits and '_', such as resnet20_cifar10; got {name!r}.")
     central = dict(partition="iid", clients=1, keep_optimizer=True, rounds=epochs, eval_every=epochs)
@@ -464,20 +470,22 @@ def result_line(record) -> str:
     if record.status != "ok":
         return f"{head}: {record.status}, {record.error['message']}"
     last, last10, best = (f"{100 * record.summary[name]:.2f}%" for name in ("last", "last10", "best"))
-    return f"{head}: accuracy {last} after {spec.rounds} rounds (mean of the last ten {last10}, best {best})"
+    tail = min(10, len(record.series["accuracy"]))
+    return f"{head}: accuracy {last} after {spec.rounds} rounds (mean of the last {tail} {last10}, best {best})"
 
 
 # ---------------------------------------------------------------- what there is
 
 
 def describe(registry) -> list[dict]:
-    """Name, parameters with defaults, and the first line of the docstring of everything registered."""
+    """Name, parameters with defaults, and the first sentence of the docstring of everything registered."""
     rows = []
     for name in registry.names():
         cls = registry.entries[name]
         missing = dataclasses.MISSING
         parameters = {f.name: "required" if f.default is missing else f.default for f in dataclasses.fields(cls)}
-        about = (inspect.getdoc(cls) or "").splitlines()[0]
+        paragraph = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
+        about = re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]
         rows.append(dict(name=name, parameters=parameters, about=about))
     return rows
 
@@ -491,37 +499,71 @@ def print_described(rows: list[dict], as_json: bool) -> None:
         click.echo(f"    {row['about']}")
 
 
-@cli.command()
-@json_option
-def algorithms(as_json):
+def listing(name: str, module: str, registry: str, text: str) -> None:
+    """A command that lists what a registry holds."""
+
+    @cli.command(name, help=text)
+    @json_option
+    def command(as_json):
+        print_described(describe(getattr(importlib.import_module(module), registry)), as_json)
+
+
+listing(
+    "algorithms", "fedlib.algorithms", "ALGORITHMS",
     """The algorithms with their parameters; parts are joined by '+'.
 
     \b
     fedlib algorithms
     fedlib simulate ... --algorithm 'fedprox(mu=0.01)'
-    """
-    from fedlib.algorithms import ALGORITHMS
-
-    print_described(describe(ALGORITHMS), as_json)
-
-
-@cli.command()
-@json_option
-def models(as_json):
+    """,
+)  # fmt: skip
+listing(
+    "models", "fedlib.models", "MODELS",
     """The models with their parameters.
 
     \b
     fedlib models
     fedlib simulate ... --model 'mlp(hidden=64)'
-    """
-    from fedlib.models import MODELS
+    """,
+)  # fmt: skip
+listing(
+    "partitions", "fedlib.data.partition", "PARTITIONS",
+    """The ways to deal a data set to clients.
 
-    print_described(describe(MODELS), as_json)
+    \b
+    fedlib partitions
+    fedlib simulate ... --partition 'dirichlet(alpha=0.1)'
+    """,
+)  # fmt: skip
+listing(
+    "proxies", "fedlib.data.proxy", "PROXIES",
+    """The server's own data that a run can have, cut from the test set.
 
+    \b
+    fedlib proxies
+    fedlib simulate ... --proxy 'balanced(size=100)' --algorithm law
+    """,
+)  # fmt: skip
+listing(
+    "corruptions", "fedlib.data.proxy", "CORRUPTIONS",
+    """What can be wrong with clients' labels.
 
-@cli.command()
-@json_option
-def probes(as_json):
+    \b
+    fedlib corruptions
+    fedlib simulate ... --corruption 'swap(fraction=0.5)'
+    """,
+)  # fmt: skip
+listing(
+    "optimizers", "fedlib.optimizers", "OPTIMIZERS",
+    """The optimisers of local training and of server methods.
+
+    \b
+    fedlib optimizers
+    fedlib simulate ... --optimizer 'sgd(momentum=0.9)'
+    """,
+)  # fmt: skip
+listing(
+    "probes", "fedlib.probes", "PROBES",
     """The probes: what a run can measure besides accuracy; they change none of its numbers.
 
     Each takes every=N (rounds from one measurement to the next) or rounds=(1, 50); those with every=None measure the
@@ -530,10 +572,8 @@ def probes(as_json):
     \b
     fedlib probes
     fedlib simulate ... --probes 'spread+hessian(top=5, every=10)' --json
-    """
-    from fedlib.probes import PROBES
-
-    print_described(describe(PROBES), as_json)
+    """,
+)  # fmt: skip
 
 
 @cli.group(invoke_without_command=True)

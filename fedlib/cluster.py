@@ -26,7 +26,7 @@ class Ray:
         try:
             import ray
         except ImportError:
-            raise FedlibError("The engine ray needs the package ray: pip install 'fedlib[ray]'.") from None
+            raise FedlibError("The engine ray needs the package ray: pip install -e '.[ray]' in the clone.") from None
         try:
             ray.init(self.address, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, RuntimeError, ValueError) as error:

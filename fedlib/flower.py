@@ -1,4 +1,4 @@
-"""Weightings and server parts of the workbook as strategies of Flower (the extra ``fedlib[flower]``).
+"""Weightings and server parts of the workbook as strategies of Flower (the extra ``flower``).
 
 ``Strategy("awa+lws")`` goes where Flower's own ``FedAvg`` would: in a simulation, or in front of real machines.
 """
@@ -43,6 +43,11 @@ class Strategy(FedAvg):
                 f"there, and name only weightings and server parts here."
             )
         self.algorithm, self.context, self.memory, self.sent = algorithm, context or {}, {}, None
+        learning = [part.name for part in Algorithm(algorithm).servers if part.needs_proxy]
+        if learning and not {"model", "proxy"} <= set(self.context):
+            raise FedlibError(
+                f"{learning[0]!r} learns from data on the server: pass context=dict(model=…, proxy=(x, y)) to Strategy."
+            )
         self.lost = []  # why clients did not answer
 
     def configure_train(self, server_round, arrays, config, grid):

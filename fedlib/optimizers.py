@@ -13,6 +13,8 @@ OPTIMIZERS = Registry("optimizer")
 
 @OPTIMIZERS.register("sgd")
 class SGD:
+    """Gradient descent, with PyTorch's momentum and weight decay."""
+
     momentum: float = 0.0
     weight_decay: float = 0.0
 
@@ -34,6 +36,8 @@ class SGD:
 
 @OPTIMIZERS.register("adam")
 class Adam:
+    """Adam as in PyTorch; its weight decay is added to the gradient."""
+
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8

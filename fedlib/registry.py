@@ -61,6 +61,8 @@ class Registry:
             # raised when its numbers change on purpose; of a plugin it is the file's checksum
             own = getattr(sys.modules.get(cls.__module__), "__revision__", 1)
             cls.revision = cls.__dict__.get("revision", own)
+            if self.entries.get(name, cls).__module__ != cls.__module__:
+                raise FedlibError(f"The {self.kind} {name!r} exists already, in {self.entries[name].__module__}.")
             self.entries[name] = cls
             return cls
 

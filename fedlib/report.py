@@ -1,6 +1,5 @@
 """The scoreboard: every claim of every executed notebook, gathered into one table."""
 
-import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -42,13 +41,14 @@ def summary(claims: list[dict]) -> str:
 def every(claims: list[dict]) -> str:
     """Every claim with its numbers, under a heading for each paper, for the page papers/claims.md."""
     heads = ("notebook", "claim", "verdict", "effect", "95% interval", "seeds", "remarks")
-    fields, lines = [f.name for f in dataclasses.fields(Claim)], [f"{sentence(claims)}."]
+    lines = [f"{sentence(claims)}."]
     for paper in dict.fromkeys(c["paper"] for c in claims):
         lines += ["", f"## {TITLES.get(paper, paper.capitalize())}", ""]
         lines += ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
         for c in (c for c in claims if c["paper"] == paper):
-            link = f"[{c['exhibit']}](../notebooks/{c['notebook']}.ipynb)"
-            row = (link, c["text"], *cells(Claim(**{name: c[name] for name in fields})))
+            claim = Claim.of(c)
+            link = f"[{c['exhibit']} {claim.number}](../notebooks/{c['notebook']}.ipynb)"
+            row = (link, claim.text, *cells(claim))
             lines.append("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |")
     return "\n".join(lines)
 

@@ -24,7 +24,7 @@ def build(notebooks: Iterable[Notebook], out: Path, records: Store) -> Path:
     try:
         from sphinx.cmd.build import build_main
     except ImportError:
-        raise FedlibError("The site needs Sphinx: pip install 'fedlib[site]', or say make site.") from None
+        raise FedlibError("The site needs Sphinx: pip install -e '.[site]' in the clone, or say make site.") from None
     notebooks, source = list(notebooks), out.parent / f"{out.name}-pages"
     gather(notebooks, source, records)
     shutil.rmtree(out, ignore_errors=True)

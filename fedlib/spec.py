@@ -105,7 +105,8 @@ class RunSpec:
                 raise FedlibError(f"{name} must be a positive number; got {getattr(self, name)}.")
         for name in ("stragglers", "client_holdout"):
             if not 0 <= getattr(self, name) < 1 and not (name == "stragglers" and self.stragglers == 1):
-                raise FedlibError(f"{name} is a share in [0, 1); got {getattr(self, name)}.")
+                bounds = "[0, 1]" if name == "stragglers" else "[0, 1)"
+                raise FedlibError(f"{name} is a share in {bounds}; got {getattr(self, name)}.")
         if not 0 < self.participation <= 1 or self.cohort < 1:
             raise FedlibError(
                 f"participation={self.participation} of {self.clients} clients selects nobody or too many; "

@@ -69,14 +69,20 @@ class Record:
             body = json.loads(path.read_text())
             claimed = body.pop("checksum")
         except (ValueError, KeyError, AttributeError, TypeError):
-            raise FedlibError(f"{path.name} is cut short or not a record; delete it and run again.") from None
+            raise FedlibError(f"{path} is cut short or not a record; delete it and run again.") from None
         if claimed != checksum(body):
-            raise FedlibError(f"{path.name} was edited: its checksum does not match; delete it and run again.")
+            raise FedlibError(f"{path} was edited: its checksum does not match; delete it and run again.")
         if body["format"] != FORMAT:
-            raise FedlibError(f"{path.name} has format {body['format']}, this version reads {FORMAT}; run it again.")
+            raise FedlibError(f"{path} has format {body['format']}, this version reads {FORMAT}; run it again.")
         record = cls({**body, "checksum": claimed})
+        try:
+            record.spec  # noqa: B018
+        except FedlibError as error:
+            raise FedlibError(
+                f"{path} cannot be read: {error} If a plugin made it, name its file in FEDLIB_PLUGINS; else delete it."
+            ) from None
         if record.id != path.stem or record.spec.id != record.id:
-            raise FedlibError(f"{path.name} holds the run {record.spec.id}; delete it and run again.")
+            raise FedlibError(f"{path} holds the run {record.spec.id}; delete it and run again.")
         return record
 
     @property
@@ -108,8 +114,10 @@ class Record:
         """One probe's series, such as ``record.probe("spread")["tau"]``, with its own ``round``."""
         from fedlib.probes import canonical
 
-        choose(f"probe in {self.id}", canonical(text), self.probes or ("none",))
-        return self.probes[canonical(text)]["series"]
+        alike = [one for one in self.probes if one.partition("(")[0] == text]  # a bare name, if only one has it
+        name = canonical(text) if canonical(text) in self.probes or len(alike) != 1 else alike[0]
+        choose(f"probe in {self.id}", name, self.probes or ("none",))
+        return self.probes[name]["series"]
 
     @property
     def result(self) -> dict:
@@ -263,6 +271,6 @@ class Checkpoint:
 
 def default_store(scale: str | None = None) -> Store:
     """FEDLIB_STORE, else the committed records; smoke runs are throw-away and kept apart."""
-    if "FEDLIB_STORE" in os.environ:
-        return Store(os.environ["FEDLIB_STORE"])
+    if named := os.environ.get("FEDLIB_STORE"):
+        return Store(named)
     return Store(ROOT / "build" / "runs" if scale == "smoke" else ROOT / "papers" / "runs")

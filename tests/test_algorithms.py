@@ -1,11 +1,14 @@
 """Local methods and averaging on numbers worked out by hand, and their limits."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 import fedlib
 from fedlib.algorithms import Client
+from fedlib.algorithms.awa import AWA
 from fedlib.algorithms.lap import FedLap, neurons
 from fedlib.algorithms.prox import FedProx
 from fedlib.errors import FedlibError
@@ -110,3 +113,27 @@ def test_aggregate_refuses_clients_that_do_not_fit():
         fedlib.aggregate("fedavg", *states([1.0]), states([1.0]), sizes=[1, 2])
     with pytest.raises(FedlibError, match="differs from the global one at v"):
         fedlib.aggregate("fedavg", *states([1.0]), [{"w": torch.ones(1), "v": torch.ones(1)}], sizes=[1])
+
+
+@pytest.mark.parametrize(
+    "models, more, says",
+    [
+        ([{"w": torch.tensor([1.0])}, {"w": torch.tensor([math.nan])}], {}, "Client 1 has diverged"),
+        ([{"w": torch.ones(1)}] * 2, {"cout": 3}, "takes no cout; besides its arguments: model, proxy"),
+        ([torch.nn.Linear(1, 1)] * 2, {}, "got Linear: pass model.state_dict()"),
+    ],
+)
+def test_aggregate_says_what_it_cannot_take(models, more, says):
+    with pytest.raises(FedlibError, match=says):
+        fedlib.aggregate("fedavg", {"w": torch.zeros(1)}, models, sizes=[1, 1], **more)
+
+
+def test_a_lacking_part_of_the_context_is_named_and_a_proxy_only_where_it_is_one():
+    with pytest.raises(FedlibError, match=r"needs counts: pass counts=… to fedlib.aggregate\.$"):
+        fedlib.aggregate("feddisco", *states([0.0]), states([1.0]), sizes=[1])
+
+
+def test_weights_of_another_shape_are_refused(monkeypatch):
+    monkeypatch.setattr(AWA, "weigh", lambda self, r, weights: weights[:1])
+    with pytest.raises(FedlibError, match=r"'awa' returned weights of shape \(1,\) for 2 clients"):
+        fedlib.aggregate("awa", *states([0.0]), states([1.0], [2.0]), sizes=[1, 1])

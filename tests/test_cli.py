@@ -146,10 +146,14 @@ def test_a_missing_run_is_not_trained_where_that_is_forbidden(shell, tmp_path, n
     assert len(files(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("command, name", [("algorithms", "fedprox"), ("models", "mlp"), ("probes", "hessian")])
+LISTED = {"algorithms": "fedprox", "models": "mlp", "probes": "hessian", "partitions": "hybrid", "proxies": "longtail"}
+LISTED |= {"corruptions": "swap", "optimizers": "adam"}
+
+
+@pytest.mark.parametrize("command, name", LISTED.items())
 def test_what_there_is(shell, command, name):
     rows = {row["name"]: row for row in json.loads(shell(command, "--json").stdout)}
-    assert rows[name]["about"] and rows[name]["parameters"]
+    assert rows[name]["parameters"] and all(row["about"].endswith(".") for row in rows.values()), "whole sentences"
     assert f"{name}(" in shell(command).stdout
 
 

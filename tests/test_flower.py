@@ -88,6 +88,11 @@ def test_nobody_answers():
     assert Strategy("fedavg").aggregate_train(1, []) == (None, None)
 
 
+def test_a_method_that_learns_at_the_server_needs_its_data_at_once():
+    with pytest.raises(FedlibError, match="'law' learns from data on the server"):
+        Strategy("law")
+
+
 def test_what_clients_do_is_refused_on_the_server():
     with pytest.raises(FedlibError, match="'fedprox'.*ClientApp"):
         Strategy("fedprox+lws")

@@ -60,6 +60,13 @@ def test_the_classifier_ends_every_model(name):
     assert layout.layers[-1].name == "classifier" and layout.classifier.slice.stop == layout.size
 
 
+@pytest.mark.parametrize("method", ["fedper", "fedala"])
+def test_more_layers_than_the_model_has_are_refused(method):
+    assert simulate(TINY.replace(algorithm=f"{method}(layers=2)", rounds=1)).status == "ok"
+    with pytest.raises(FedlibError, match=r"layers=3\) is more than the model has: fc1, classifier are 2 layers"):
+        simulate(TINY.replace(algorithm=f"{method}(layers=3)", rounds=1))
+
+
 def test_personal_layers_take_their_statistics_along():
     layout = Layout.of_model(build("cnn_fmnist", (1, 12, 12), 3, seed=0))
     theta, buffers = Algorithm("fedper(layers=2)").personal(layout)

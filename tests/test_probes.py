@@ -507,6 +507,7 @@ def test_a_record_that_lacks_a_probe_is_run_again_and_keeps_what_it_had(tmp_path
     assert not missing([TINY], store) and missing([spec], store)
     first = run_one(spec, store)
     assert first.series == plain.series and first.id == plain.id and list(first.probes) == ["spread"]
+    assert first.probe("spread") and simulate(TINY.replace(probes="spread(every=2)")).probe("spread")["round"] == [2]
     both = run([TINY.replace(probes="histogram"), TINY], jobs=1, store=store, progress=False)
     assert [list(r.probes) for r in both] == [["histogram", "spread"]] * 2
     assert both[0].probes["spread"] == first.probes["spread"] and both[0].spec.probes == "histogram+spread"

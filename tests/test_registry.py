@@ -2,9 +2,16 @@
 
 import pytest
 
-from fedlib.algorithms import Algorithm
+from fedlib.algorithms import ALGORITHMS, Algorithm
 from fedlib.errors import FedlibError
 from fedlib.registry import parse
+
+
+def test_a_name_is_given_once():
+    plugin = type("Mine", (), {"__module__": "fedlib_plugin_mine"})
+    with pytest.raises(FedlibError, match="The algorithm 'fedavg' exists already, in fedlib.algorithms.avg"):
+        ALGORITHMS.register("fedavg")(plugin)
+    assert ALGORITHMS.entries["fedavg"].__module__ == "fedlib.algorithms.avg"
 
 
 def test_parse_reads_names_numbers_words_and_tuples():

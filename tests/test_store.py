@@ -9,7 +9,7 @@ import pytest
 from fedlib.errors import FedlibError
 from fedlib.simulation import simulate
 from fedlib.spec import RunSpec
-from fedlib.store import Record, Store, summary, write_atomically
+from fedlib.store import Record, Store, checksum, default_store, summary, write_atomically
 
 SPEC = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", clients=2, rounds=1, seed=1)
 
@@ -48,6 +48,20 @@ def test_a_damaged_record_is_noticed_and_counts_as_missing(tmp_path, record, dam
         assert store.find(SPEC.id) is None
 
 
+def test_a_record_of_a_plugin_that_is_not_loaded_says_so(tmp_path, record):
+    body = {k: v for k, v in record.json.items() if k != "checksum"}
+    body["spec"] = body["spec"] | {"algorithm": "cosine"}
+    path = tmp_path / f"{SPEC.id}.json"
+    path.write_text(json.dumps(body | {"checksum": checksum(body)}))
+    with pytest.raises(FedlibError, match=f"{path} cannot be read: Unknown algorithm 'cosine'.*FEDLIB_PLUGINS"):
+        Store(tmp_path).get(SPEC.id)
+
+
+def test_an_empty_variable_names_no_store(monkeypatch):
+    monkeypatch.setenv("FEDLIB_STORE", "")
+    assert default_store().path.name == "runs"
+
+
 def test_a_record_under_another_name_or_version_is_refused(tmp_path, record):
     store = Store(tmp_path)
     store.put(record)
@@ -55,8 +69,6 @@ def test_a_record_under_another_name_or_version_is_refused(tmp_path, record):
     with pytest.raises(FedlibError, match="holds the run"):
         store.get("0123456789abcdef")
     body = {k: v for k, v in record.json.items() if k != "checksum"} | {"format": 99}
-    from fedlib.store import checksum
-
     (tmp_path / f"{SPEC.id}.json").write_text(json.dumps(body | {"checksum": checksum(body)}))
     with pytest.raises(FedlibError, match="format 99"):
         store.get(SPEC.id)

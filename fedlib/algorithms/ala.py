@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from fedlib.algorithms.base import Client, Local, register
+from fedlib.algorithms.base import Client, Local, last_layers, register
 from fedlib.errors import FedlibError
 from fedlib.layout import gather
 from fedlib.random import stream
@@ -34,9 +34,10 @@ class FedALA(Local):
             raise FedlibError("fedala(…) needs layers >= 0, eta >= 0 and a sample in (0, 1].")
 
     def begin(self, c: Client) -> None:
-        if "model" not in c.state or not self.layers:
+        adapted = last_layers(c.layout, self.layers, "fedala")
+        if "model" not in c.state or not adapted:
             return
-        top = slice(c.layout.layers[-self.layers :][0].slice.start, c.layout.size)
+        top = slice(adapted[0].slice.start, c.layout.size)
         own, towards = c.state["model"][0][top], c.anchor[top] - c.state["model"][0][top]
         passes = MOST if self.variant == "paper" and "fedala" not in c.state else 1
         w, batches, losses = c.state.setdefault("fedala", torch.ones_like(own)), self.batches(c), []

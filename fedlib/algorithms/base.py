@@ -210,9 +210,10 @@ class Round:
     def need(self, *names: str) -> list:
         """Parts of the context that a method cannot do without."""
         if lacking := [n for n in names if self.context.get(n) is None]:
+            run = ", or in a run set its proxy" if "proxy" in lacking else ""
             raise FedlibError(
                 f"This method needs {' and '.join(lacking)}: pass {', '.join(f'{n}=…' for n in lacking)} to "
-                "fedlib.aggregate, or in a run set its proxy."
+                f"fedlib.aggregate{run}."
             )
         return [self.context[n] for n in names]
 
@@ -301,6 +302,11 @@ class Algorithm:
         for part in self.weightings:
             r.state = memory.setdefault(part.name, {})
             weights = part.weigh(r, weights)
+            if weights.ndim not in (1, 2) or len(weights) != len(r.ids):
+                raise FedlibError(
+                    f"{part.name!r} returned weights of shape {tuple(weights.shape)} for {len(r.ids)} clients; one per "
+                    "client, or one per client and layer, is what a weighting returns."
+                )
         r.weights = weights
         by = self.weightings[-1].by if self.weightings else "layer"
         r.aggregate, r.aggregate_buffers = average(r, weights, by)
@@ -319,6 +325,17 @@ class Algorithm:
         for part in self.servers:
             theta = part.evaluated(theta, layout, memory.get(part.name, {}))
         return theta
+
+
+def last_layers(layout: Layout, count: int, method: str) -> list:
+    """The last ``count`` layers, which ``method`` treats apart."""
+    layers = layout.layers
+    if count > len(layers):
+        raise FedlibError(
+            f"{method}(layers={count}) is more than the model has: {', '.join(layer.name for layer in layers[:8])}"
+            f"{'…' * (len(layers) > 8)} are {len(layers)} layers."
+        )
+    return layers[len(layers) - count :]
 
 
 def start_weights(kind: str, sizes: Tensor) -> Tensor:

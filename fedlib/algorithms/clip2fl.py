@@ -85,7 +85,8 @@ def load_clip(name: str, directory: Path):
         torchvision()  # which open_clip imports
         import open_clip
     except ImportError:
-        raise FedlibError("clip2fl needs open_clip: pip install 'fedlib[clip]', or leave clip2fl out.") from None
+        hint = "pip install -e '.[clip]' in the clone, or leave clip2fl out"
+        raise FedlibError(f"clip2fl needs open_clip: {hint}.") from None
     folder = directory / "clip" / name
     local = any(folder.glob("*.safetensors"))
     source = f"local-dir:{folder}" if local else name

@@ -1,6 +1,6 @@
 """FedPer: personalisation layers (Arivazhagan et al., 2019)."""
 
-from fedlib.algorithms.base import Local, register
+from fedlib.algorithms.base import Local, last_layers, register
 from fedlib.errors import FedlibError
 from fedlib.layout import Layout
 
@@ -20,4 +20,4 @@ class FedPer(Local):
             raise FedlibError(f"fedper(layers=…) must not be negative; got {self.layers}.")
 
     def personal(self, layout: Layout) -> set[str]:
-        return {layer.name for layer in layout.layers[len(layout.layers) - self.layers :]}
+        return {layer.name for layer in last_layers(layout, self.layers, "fedper")}
