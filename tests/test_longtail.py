@@ -308,7 +308,7 @@ def test_clip2fl_says_what_it_needs(clip, clip_folder, monkeypatch):
     with pytest.raises(FedlibError, match="neither found nor fetched.*open_clip_model.safetensors"):
         clips.load_clip("nothing", clip_folder)
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    with pytest.raises(FedlibError, match=r"pip install 'fedlib\[clip\]'"):
+    with pytest.raises(FedlibError, match=r"pip install -e '.\[clip\]'"):
         clips.load_clip("other", clip_folder)
 
 
