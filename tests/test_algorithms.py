@@ -78,6 +78,31 @@ def test_fedlap_gradient_is_autograd_of_the_written_loss(reading, channels_last)
         torch.testing.assert_close(w.view(c.grad), expected)
 
 
+def test_fedlap_through_lambda_is_the_slope_of_the_whole_term():
+    """Algorithm 1, line 18: finite differences of (q/2) sum <lambda, d>, lambda moving too."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(3, 4))
+    part = FedLap(q=0.7, refresh="batch", through=True)
+    c = client(model, anchor=torch.randn(sum(p.numel() for p in model.parameters())))
+    part.begin(c)
+    part.gradient(c)
+
+    def term(theta):
+        pairs = [neurons(w.view(theta), w.view(c.anchor.double())) for w in c.layout.weights]
+        return 0.5 * 0.7 * sum(torch.dot(lam, d) for lam, d in pairs)
+
+    steps = 1e-6 * torch.eye(len(c.theta), dtype=torch.float64)
+    here = c.theta.double()
+    slopes = torch.stack([(term(here + e) - term(here - e)) / 2e-6 for e in steps])
+    torch.testing.assert_close(c.grad.double(), slopes, rtol=1e-4, atol=1e-5)
+    assert c.grad.abs().sum() > 0
+
+
+def test_fedlap_through_lambda_needs_a_lambda_that_follows():
+    with pytest.raises(FedlibError, match="refresh=batch"):
+        FedLap(through=True)
+
+
 def test_fedlap_power_reading_meets_both_ends():
     lam = torch.tensor([0.0, 0.3, 1.0, 1.7])
     assert FedLap(q=1.0, reading="power").factor(lam).tolist() == [1.0, 1.0, 1.0, 1.0]  # FedProx with mu = 1
