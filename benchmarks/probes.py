@@ -9,10 +9,10 @@ import argparse
 import resource
 
 from fedlib.algorithms import Algorithm
+from fedlib.core.spec import RunSpec
+from fedlib.federation.simulation import Federation, one_thread
 from fedlib.probes import PROBES
 from fedlib.probes.base import untouched
-from fedlib.simulation import Federation, one_thread
-from fedlib.spec import RunSpec
 
 ROUNDS = 100
 

@@ -15,8 +15,8 @@ from typing import get_args
 
 import click
 
-from fedlib.errors import FedlibError
-from fedlib.spec import RunSpec
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import RunSpec
 
 STOPPED = "Stopped. What was finished is kept and unfinished runs resume: give the same command again to go on."
 
@@ -89,8 +89,8 @@ def list_(names, as_json):
     fedlib list fedlap
     fedlib list --json | jq '.[].claims[] | select(.verdict == "not reproduced") | .text'
     """
-    from fedlib import workbook
-    from fedlib.claims import Claim, cells
+    from fedlib.workbook import notebooks as workbook
+    from fedlib.workbook.claims import Claim, cells
 
     notebooks = workbook.find(names)
     if as_json:
@@ -119,7 +119,8 @@ def report(update, as_json):
     fedlib report --update               after notebooks were executed again
     fedlib report --json | jq '.[] | select(.paper == "fedlws" and .verdict == "reproduced") | .text'
     """
-    from fedlib import report, workbook
+    from fedlib.workbook import notebooks as workbook
+    from fedlib.workbook import report
 
     claims = report.gather(workbook.find())
     if as_json:
@@ -147,9 +148,10 @@ def site(notebooks, out):
     fedlib site                                      from the committed notebooks
     fedlib site --notebooks build/notebooks/laptop   from those that 'fedlib run' has just executed
     """
-    from fedlib import report, workbook
-    from fedlib import site as site_
-    from fedlib.store import default_store
+    from fedlib.runs.store import default_store
+    from fedlib.workbook import notebooks as workbook
+    from fedlib.workbook import report
+    from fedlib.workbook import site as site_
 
     found = workbook.find(folder=notebooks.resolve()) if notebooks else workbook.find()
     start = site_.build(found, (out or workbook.ROOT / "build" / "site").resolve(), default_store("laptop"))
@@ -168,8 +170,9 @@ def plan(names, scale, parameters, jobs, as_json):
     fedlib plan fedlap/figure04* --scale paper
     fedlib plan --scale paper -p seeds 1,2,3,4,5
     """
-    from fedlib import engine, workbook
-    from fedlib.store import default_store
+    from fedlib.runs import engine
+    from fedlib.runs.store import default_store
+    from fedlib.workbook import notebooks as workbook
 
     chosen = selection(names, scale, parameters)
     rows, lacking, gpu = [], {}, {}
@@ -232,9 +235,10 @@ def run(names, scale, parameters, jobs, engine, address, gpus, update, out):
     fedlib run --scale paper --engine ray --address 10.0.0.1:6379 --gpus 0.25
     """
     import fedlib
-    from fedlib import cluster, workbook
-    from fedlib import report as report_
-    from fedlib.store import default_store
+    from fedlib.runs import ray as cluster
+    from fedlib.runs.store import default_store
+    from fedlib.workbook import notebooks as workbook
+    from fedlib.workbook import report as report_
 
     chosen = selection(names, scale, parameters)
     if update:
@@ -278,7 +282,7 @@ def refuse_damaged(store, ids) -> None:
 
 def selection(names, scale, parameters) -> list[tuple]:
     """The notebooks with their changed parameters; anything unknown fails here, before anything runs."""
-    from fedlib import workbook
+    from fedlib.workbook import notebooks as workbook
 
     values = dict(parameters) | ({"scale": scale} if scale else {})
     return [(nb, nb.changes(values)) for nb in workbook.find(names)]
@@ -395,10 +399,11 @@ def pretrain(name, epochs, as_json, **options):
     """
     from tqdm import tqdm
 
-    from fedlib import pretrained
+    from fedlib.models.starts import STARTS
+    from fedlib.runs import pretrained
 
-    pretrained.STARTS.read()
-    cards = {start: cls.card for start, cls in pretrained.STARTS.entries.items()}
+    STARTS.read()
+    cards = {start: cls.card for start, cls in STARTS.entries.items()}
     if name is None:
         return print_json(cards) if as_json else print_cards(cards)
     given = values_of({field: text for field, text in options.items() if text is not None})
@@ -434,7 +439,7 @@ def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool) -> l
     """Through build/runs, so that trying things out never adds to the committed records; those are read, though."""
     import tempfile
 
-    from fedlib.store import Store, default_store
+    from fedlib.runs.store import Store, default_store
 
     committed, store = default_store(), default_store("smoke")
     if fresh:
@@ -453,8 +458,8 @@ def train(specs: list[RunSpec], jobs: int, store, progress: bool) -> list:
     """A single run is trained right here, which starts sooner than a worker process."""
     from tqdm import tqdm
 
-    from fedlib import engine
-    from fedlib.simulation import Federation
+    from fedlib.federation.simulation import Federation
+    from fedlib.runs import engine
 
     if os.environ.get("FEDLIB_TRAIN") != "0":
         Federation(specs[0])  # fetches the data; more clients than samples, say, fails here, before the bar
@@ -545,7 +550,7 @@ listing(
     """,
 )  # fmt: skip
 listing(
-    "corruptions", "fedlib.data.proxy", "CORRUPTIONS",
+    "corruptions", "fedlib.data.corruption", "CORRUPTIONS",
     """What can be wrong with clients' labels.
 
     \b
@@ -554,7 +559,7 @@ listing(
     """,
 )  # fmt: skip
 listing(
-    "optimizers", "fedlib.optimizers", "OPTIMIZERS",
+    "optimizers", "fedlib.core.optimizers", "OPTIMIZERS",
     """The optimisers of local training and of server methods.
 
     \b
@@ -638,7 +643,7 @@ def audit(sample, seconds, jobs, as_json):
     fedlib audit
     fedlib audit --sample 20 --seconds 3600
     """
-    from fedlib.audit import audit as audit_records
+    from fedlib.runs.audit import audit as audit_records
 
     outcomes = audit_records(sample, seconds, jobs)
     if as_json:

@@ -60,7 +60,7 @@ class Stop(Exception):
 def stopped(tmp_path, monkeypatch):
     """A function of a spec: run it up to a round, its last but one if none is given; returns where it can go on."""
     from fedlib import simulate
-    from fedlib.store import Store
+    from fedlib.runs.store import Store
 
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")
 
@@ -83,7 +83,7 @@ def clip_folder(tmp_path_factory):
     import torch
     from safetensors.torch import save_file
 
-    from fedlib._torchvision import torchvision
+    from fedlib.core.torchvision_import import torchvision
 
     torchvision()
     import open_clip
@@ -129,7 +129,7 @@ def write_notebook(path: Path, last="print(len(records))") -> Path:
         ),
         code("import fedlib\n\nrecords = fedlib.run(grid, scale=scale)", metadata={"tags": ["nbval-ignore-output"]}),
         code(
-            "from fedlib.claims import compare, show_claims\n\n"
+            "from fedlib.workbook.claims import compare, show_claims\n\n"
             "effects = {seed: [record.accuracy[-1]] for seed, record in records.items()}\n"
             'show_claims([compare("mine.table1.C1", "It learns something.", effects)], scale)'
         ),

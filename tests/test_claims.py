@@ -10,8 +10,8 @@ from IPython.utils.capture import capture_output
 from scipy import stats
 from scipy.spatial.distance import pdist
 
-from fedlib import claims as claims_module
-from fedlib.claims import (
+from fedlib.workbook import claims as claims_module
+from fedlib.workbook.claims import (
     MIME,
     best_elsewhere,
     compare,

@@ -9,11 +9,11 @@ from torch import nn
 
 import fedlib
 from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel
+from fedlib.core.spec import RunSpec
+from fedlib.federation.simulation import Federation, one_thread, simulate
 from fedlib.models import build
-from fedlib.simulation import Federation, one_thread, simulate
-from fedlib.spec import RunSpec
 
 TINY = RunSpec(
     dataset="digits", model="mlp(hidden=8)", partition="dirichlet(alpha=0.5)", subset=200, test_subset=100, clients=4,

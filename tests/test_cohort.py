@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from fedlib import cohort, simulation
 from fedlib.algorithms import Algorithm
-from fedlib.layout import FlatModel
+from fedlib.core.layout import FlatModel
+from fedlib.core.spec import RunSpec
+from fedlib.federation import cohort, simulation
+from fedlib.federation.simulation import Federation, simulate
 from fedlib.models import build
-from fedlib.simulation import Federation, simulate
-from fedlib.spec import RunSpec
 
 BASE = RunSpec(
     dataset="digits(shape=(3, 32, 32))", model="mlp(hidden=16)", partition="dirichlet(alpha=0.5)", subset=150,

@@ -19,8 +19,8 @@ import torch
 from PIL import Image
 
 from fedlib import data
+from fedlib.core.errors import FedlibError
 from fedlib.data import formats, sources
-from fedlib.errors import FedlibError
 
 REAL = data.data_dir()  # before any test points elsewhere
 

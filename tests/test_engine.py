@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from fedlib.algorithms import Algorithm
-from fedlib.engine import run
-from fedlib.errors import FedlibError
-from fedlib.simulation import Federation, simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Store
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import RunSpec
+from fedlib.federation.simulation import Federation, simulate
+from fedlib.runs.engine import run
+from fedlib.runs.store import Store
 
 TINY = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", rounds=2)
 

@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from fedlib.errors import FedlibError
-from fedlib.measures import Measure
+from fedlib.core.errors import FedlibError
+from fedlib.runs.measures import Measure
 
 flwr = pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from fedlib.aggregation import aggregate  # noqa: E402
-from fedlib.flower import Strategy, on_server, simulate  # noqa: E402
-from fedlib.spec import RunSpec  # noqa: E402
+from fedlib.core.spec import RunSpec  # noqa: E402
+from fedlib.federation.aggregation import aggregate  # noqa: E402
+from fedlib.runs.flower import Strategy, on_server, simulate  # noqa: E402
 
 METHODS = ("fedavg", "fedprox(mu=0.1)+awa+lws", "feddisco", "fedadam")
 

@@ -14,12 +14,12 @@ from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client, Round
 from fedlib.algorithms import clip2fl as clips
 from fedlib.algorithms.creff import classifier, generator, gradient, mismatch, with_one
 from fedlib.algorithms.fpl import class_means, finch, infonce
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, Layout
+from fedlib.core.spec import RunSpec
 from fedlib.data import load
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, Layout
+from fedlib.federation.simulation import Federation, one_thread, simulate
 from fedlib.models import build
-from fedlib.simulation import Federation, one_thread, simulate
-from fedlib.spec import RunSpec
 
 TINY = RunSpec(
     dataset="digits(shape=(1, 8, 8))", model="mlp(hidden=16)", partition="dirichlet(alpha=0.5)", subset=200,

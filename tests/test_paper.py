@@ -9,13 +9,14 @@ import pytest
 from matplotlib.collections import LineCollection, PathCollection
 
 import fedlib
-from fedlib import paper, plots, workbook
 from fedlib.algorithms import ALGORITHMS
-from fedlib.errors import FedlibError
-from fedlib.page import show_table
-from fedlib.simulation import simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Record
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import RunSpec
+from fedlib.federation.simulation import simulate
+from fedlib.runs.store import Record
+from fedlib.workbook import notebooks as workbook
+from fedlib.workbook import paper, plots
+from fedlib.workbook.page import show_table
 
 NAMES = ("panel", "method", "seed")
 ALL = ("fedlws", "fedawa", "fedlap", "fedlaw", "feddw")
@@ -298,7 +299,7 @@ def test_dots_are_means_with_intervals():
     (axis,) = plots.dots(frame, "panel", "alpha", "gain").axes
     np.testing.assert_allclose(axis.lines[0].get_ydata(), [12, 1002])
     bars = [segment[:, 1] for segment in axis.collections[0].get_segments()]
-    np.testing.assert_allclose(bars[0], fedlib.claims.interval([11, 12, 13])[1:])
+    np.testing.assert_allclose(bars[0], fedlib.workbook.claims.interval([11, 12, 13])[1:])
     assert [t.get_text() for t in axis.get_xticklabels()] == ["1", "100"]
 
 
@@ -345,11 +346,11 @@ def test_histograms_are_shares_of_all_parameters():
 
 def test_show_renders_source_under_its_file():
     text = fedlib.show(paper.rounds_to).data
-    assert text.startswith("`fedlib/paper.py`\n```python\ndef rounds_to(")
+    assert text.startswith("`fedlib/workbook/paper.py`\n```python\ndef rounds_to(")
     assert "class RunSpec" in fedlib.show(paper.at, RunSpec).data
-    from fedlib.training import evaluate  # decorated by torch: under the name of its own file
+    from fedlib.models.base import evaluate  # decorated by torch: under the name of its own file
 
-    assert fedlib.show(evaluate).data.startswith("`fedlib/training.py`")
+    assert fedlib.show(evaluate).data.startswith("`fedlib/models/base.py`")
 
 
 def test_a_grid_can_vary_a_setting():

@@ -7,14 +7,14 @@ import torch.nn.functional as F
 
 import fedlib
 from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client
-from fedlib.engine import run as run_all
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, Layout
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, Layout
+from fedlib.core.spec import RunSpec
+from fedlib.federation.simulation import Federation, cohort, one_thread, simulate
 from fedlib.models import MODELS, build
-from fedlib.simulation import Federation, cohort, one_thread, simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Store
-from fedlib.training import evaluate
+from fedlib.models.base import evaluate
+from fedlib.runs.engine import run as run_all
+from fedlib.runs.store import Store
 
 TINY = RunSpec(
     dataset="digits", model="mlp(hidden=8)", partition="dirichlet(alpha=0.5)", subset=200, test_subset=100, clients=4,

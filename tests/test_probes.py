@@ -13,7 +13,9 @@ from scipy.spatial.distance import squareform
 from fedlib.algorithms import Algorithm, Round
 from fedlib.algorithms.awa import AWA
 from fedlib.algorithms.base import Products
-from fedlib.audit import compare
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, Layout
+from fedlib.core.spec import RunSpec
 from fedlib.data.distances import (
     alignment,
     heterogeneity_degree,
@@ -22,21 +24,19 @@ from fedlib.data.distances import (
     transport,
     weight_correlations,
 )
-from fedlib.engine import estimate, missing, run, run_one
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, Layout
-from fedlib.measures import Measure
+from fedlib.federation.simulation import Federation, one_thread, simulate
 from fedlib.models import MODELS, build
-from fedlib.paper import layer_kind, measured
+from fedlib.models.base import evaluate
 from fedlib.probes import PROBES
 from fedlib.probes.base import draw
 from fedlib.probes.classes import augment, loudness, own, rank_correlation, shares_right
 from fedlib.probes.landscape import APART, AWAY, bends, hessian_product, mixtures, top_eigen
 from fedlib.probes.updates import entropy, kept_products, mixture
-from fedlib.simulation import Federation, one_thread, simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Record, Store, checksum
-from fedlib.training import evaluate
+from fedlib.runs.audit import compare
+from fedlib.runs.engine import estimate, missing, run, run_one
+from fedlib.runs.measures import Measure
+from fedlib.runs.store import Record, Store, checksum
+from fedlib.workbook.paper import layer_kind, measured
 
 TINY = RunSpec(
     dataset="digits(shape=(1, 8, 8))", model="mlp(hidden=8)", partition="dirichlet(alpha=0.5)", clients=3, rounds=2,

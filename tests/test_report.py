@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedlib import report
-from fedlib.errors import FedlibError
-from fedlib.workbook import find
+from fedlib.core.errors import FedlibError
+from fedlib.workbook import report
+from fedlib.workbook.notebooks import find
 
 BASE = {
     "paper": "fedlap", "exhibit": "figure1", "scale": "laptop", "id": "fedlap.figure1.C1", "text": "A | is above B.",

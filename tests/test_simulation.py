@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-import fedlib.simulation as simulation
-from fedlib.engine import estimate, missing, run
-from fedlib.errors import FedlibError
-from fedlib.simulation import Federation, cohort, simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Record, Store
+import fedlib.federation.simulation as simulation
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import RunSpec
+from fedlib.federation.simulation import Federation, cohort, simulate
+from fedlib.runs.engine import estimate, missing, run
+from fedlib.runs.store import Record, Store
 
 TINY = RunSpec(
     dataset="digits", model="mlp(hidden=16)", partition="shards(per_client=2)", clients=10, participation=0.5,

@@ -9,11 +9,11 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from fedlib import site
 from fedlib.algorithms import ALGORITHMS
-from fedlib.spec import RunSpec
-from fedlib.store import Record, Store
-from fedlib.workbook import ROOT, find
+from fedlib.core.spec import RunSpec
+from fedlib.runs.store import Record, Store
+from fedlib.workbook import site
+from fedlib.workbook.notebooks import ROOT, find
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

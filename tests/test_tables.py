@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedlib import paper
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
+from fedlib.workbook import paper
 
 CELL = {"fedavg": "fedavg", "fedavg+lws": "lws(beta={beta})"}
 

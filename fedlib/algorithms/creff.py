@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.algorithms.base import Client, Local, Round, Server, register
-from fedlib.errors import FedlibError
-from fedlib.layout import Layout
-from fedlib.random import stream, torch_seed
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Layout
+from fedlib.core.random import stream, torch_seed
 
 DRAWS, DRAWN = 10, 32  # as released: how often a client draws images of a class, and how many at most
 

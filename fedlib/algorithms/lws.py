@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Round, Server, register
-from fedlib.errors import FedlibError
-from fedlib.layout import Entry, Layout
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Entry, Layout
 
 TRANSFORMER = re.compile(r"\b(?:blocks|transformer\.layers)\.(\d+)\.")
 

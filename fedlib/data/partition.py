@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedlib.errors import FedlibError
-from fedlib.registry import Registry
+from fedlib.core.errors import FedlibError
+from fedlib.core.random import stream
+from fedlib.core.registry import Registry
 
 PARTITIONS = Registry("partition")
 Indices = list[np.ndarray]
@@ -281,3 +282,14 @@ class Domains:
             mine = np.flatnonzero(data.domains == name)
             dealt += np.array_split(rng.permutation(mine), len(clients))
         return dealt
+
+
+def holdout(indices: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """What a client still trains on when ``fraction`` of its samples, rounded down, is kept from it at random."""
+    if not 0 <= fraction < 1:
+        raise FedlibError(f"The client hold-out is a share from 0 to below 1; got {fraction}.")
+    indices = np.asarray(indices)
+    if not fraction:
+        return indices
+    kept_back = stream(seed, "holdout").permutation(len(indices))[: int(fraction * len(indices))]
+    return np.delete(indices, kept_back)

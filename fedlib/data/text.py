@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.core.errors import FedlibError
 from fedlib.data.base import DATASETS, Dataset, Files
 from fedlib.data.images import DIGITS, Part, every_fifth, small_digits
 from fedlib.data.sources import Arrays, Form, Source, Way, npm
-from fedlib.errors import FedlibError
 
 VOCABULARY, LENGTH = 32_000, 200  # kept at most; PFLlib's sizes for AG News and Sogou News
 # Explicit ranges, since what \w matches differs between Python versions; a Chinese character is a word.

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fedlib.algorithms import Round
 from fedlib.algorithms.base import average
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, gather
-from fedlib.random import stream
-from fedlib.registry import Registry, written
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, gather
+from fedlib.core.random import stream
+from fedlib.core.registry import Registry, written
 
 PROBES = Registry("probe")
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from fedlib.algorithms import Client, Round
 from fedlib.algorithms.dw import relations, soft_labels
-from fedlib.errors import FedlibError
-from fedlib.layout import gather
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import gather
+from fedlib.core.random import stream
+from fedlib.models.base import evaluate
 from fedlib.probes.base import PROBES, Probe, by_id, cosines, draw, put, short
-from fedlib.random import stream
-from fedlib.training import evaluate
 
 
 @PROBES.register("groups")

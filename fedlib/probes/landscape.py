@@ -10,11 +10,11 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
 from fedlib.algorithms import Round
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel
+from fedlib.core.random import stream
+from fedlib.models.base import evaluate
 from fedlib.probes.base import PROBES, Probe, by_id, draw, put, short
-from fedlib.random import stream
-from fedlib.training import evaluate
 
 
 @PROBES.register("histogram")

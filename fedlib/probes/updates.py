@@ -14,11 +14,11 @@ from fedlib.algorithms.base import Products
 from fedlib.algorithms.lap import neurons
 from fedlib.algorithms.law import Learned
 from fedlib.algorithms.lws import spread
-from fedlib.errors import Diverged, FedlibError
-from fedlib.layout import gather
+from fedlib.core.errors import Diverged, FedlibError
+from fedlib.core.layout import gather
+from fedlib.core.registry import written
+from fedlib.federation.training import train
 from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, put, shares, short
-from fedlib.registry import written
-from fedlib.training import train
 
 
 @PROBES.register("spread")

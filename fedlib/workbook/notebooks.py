@@ -15,9 +15,9 @@ from pathlib import Path
 
 import nbformat
 
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
+from fedlib.core.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "notebooks"
 
 
@@ -63,8 +63,8 @@ class Notebook:
             raise FedlibError(f"{self.name} has no parameter {', '.join(map(repr, unknown))}; it takes: {allowed}.")
         given = {name: typed(f"{self.name}: {name}", value, self.defaults[name]) for name, value in values.items()}
         if "scale" in given:
-            from fedlib.paper import SCALES
-            from fedlib.registry import choose
+            from fedlib.core.registry import choose
+            from fedlib.workbook.paper import SCALES
 
             choose("scale", given["scale"], SCALES)
         return {name: value for name, value in given.items() if value != self.defaults[name]}
@@ -94,7 +94,7 @@ class Notebook:
     @property
     def claims(self) -> list[dict]:
         """What the executed notebook says of the paper's claims; empty before it was executed."""
-        from fedlib.claims import MIME
+        from fedlib.workbook.claims import MIME
 
         return claims(self.node, MIME)
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms import Algorithm, Round
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, Layout
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, Layout
 
 CONTEXT = ("model", "proxy", "test", "counts", "samples", "clients", "seed", "uploads")
 

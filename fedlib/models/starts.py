@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedlib.core.errors import FedlibError
+from fedlib.core.paths import ROOT
+from fedlib.core.registry import Registry
 from fedlib.data.sources import data_dir
-from fedlib.errors import FedlibError
-from fedlib.registry import Registry
-from fedlib.spec import RunSpec
-from fedlib.store import ROOT, default_store, write_atomically
 
 FOLDER = ROOT / "papers" / "weights"
 
@@ -102,35 +101,3 @@ class Start:
         if wrong := sorted(left | unlike | (state.keys() - own.keys())):
             raise FedlibError(f"The start {self.name} does not fit this run's model, in {wrong[0]} for one.")
         model.load_state_dict(own | state)
-
-
-def pretrain(name: str, spec: RunSpec, on_epoch=None) -> dict:
-    """Train a federation of one client, which is ordinary training, and return the card of its checkpoint.
-
-    An interrupted one goes on from its last epoch. The weights and the card are written if there is no ``name`` yet.
-    """
-    from safetensors.torch import save
-
-    from fedlib.simulation import trained
-
-    store = default_store("smoke")
-    with store.lock(spec.id):
-        checkpoint = store.checkpoint(spec.id)
-        record, state = trained(spec, checkpoint, on_epoch)
-        if record.status != "ok":
-            raise FedlibError(f"{record.error['message']} Nothing was kept: choose a smaller --lr.")
-        content, accuracy = save(state), record.summary["last"]
-        card = {
-            "about": f"{spec.model} trained on {spec.dataset}, {100 * accuracy:.1f}% of the test images right",
-            "model": spec.model,
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "accuracy": accuracy,
-            "recipe": spec.to_json(),
-            "environment": record.json["environment"],
-        }
-        path = FOLDER / f"{name}.json"
-        if not path.exists():
-            write_atomically(path.with_suffix(".safetensors"), content)
-            write_atomically(path, (json.dumps(card, indent=2) + "\n").encode())
-        checkpoint.clear()
-    return card

@@ -5,20 +5,20 @@ Everything here reads ``papers/<paper>/settings.yaml``, ``papers/<paper>/reporte
 
 import re
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import yaml
 from IPython.display import display
 
-from fedlib.claims import Claim, best_elsewhere, by_seed, compare, interval, paired
-from fedlib.errors import FedlibError
-from fedlib.page import show_table
-from fedlib.registry import choose
-from fedlib.spec import RunSpec
+from fedlib.core.errors import FedlibError
+from fedlib.core.paths import ROOT
+from fedlib.core.registry import choose
+from fedlib.core.spec import RunSpec
+from fedlib.workbook.claims import Claim, best_elsewhere, by_seed, compare, interval, paired
+from fedlib.workbook.page import show_table
 
-PAPERS = Path(__file__).resolve().parents[1] / "papers"
+PAPERS = ROOT / "papers"
 SCALES = ("smoke", "laptop", "paper")
 
 
@@ -340,7 +340,7 @@ def show_gains(scores: pd.DataFrame, told: dict, pairs, labels: dict, titles: di
 
     The last column has what it adds in the last round alone: in short runs the last ten reward who is only faster.
     """
-    from fedlib import plots
+    from fedlib.workbook import plots
 
     rows = []
     for ours, base in pairs:
@@ -383,7 +383,7 @@ def show_gws(records: dict, names, x: str, xlabel: str) -> pd.DataFrame:
 
     Returns one row per run of GWS: ``sweep``, the gain and r, the mean step over the mean pull.
     """
-    from fedlib import plots
+    from fedlib.workbook import plots
 
     print(settled(records, names))
     every = sweep(records, names)
@@ -411,7 +411,7 @@ def show_sweep(records: dict, names, told: dict, xlabel: str) -> pd.DataFrame:
 
     ``names`` has "alpha", "level" (text), "method" and "seed"; ``told`` is the paper's, by (alpha, level, quantity).
     """
-    from fedlib import plots
+    from fedlib.workbook import plots
 
     print(settled(records, names))
     result = sweep(records, names)
@@ -443,7 +443,7 @@ def show_rounds(records: dict, names, titles: dict) -> pd.DataFrame:
 
     Returns one row per run: accuracy in its last round, over the last ten and the best ten in a row, and roughness.
     """
-    from fedlib import plots
+    from fedlib.workbook import plots
 
     print(settled(records, names))
     frame = curves(records, names).replace({"method": {"law_swa": "FedLAW with SWA"}})

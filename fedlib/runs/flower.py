@@ -18,13 +18,13 @@ from flwr.serverapp import ServerApp  # noqa: E402
 from flwr.serverapp.strategy import FedAvg, Result  # noqa: E402
 from flwr.simulation import run_simulation  # noqa: E402
 
-from fedlib.aggregation import aggregate  # noqa: E402
 from fedlib.algorithms import Algorithm  # noqa: E402
-from fedlib.errors import FedlibError  # noqa: E402
-from fedlib.layout import matrix  # noqa: E402
-from fedlib.registry import written  # noqa: E402
-from fedlib.simulation import Federation, device, one_thread  # noqa: E402
-from fedlib.spec import RunSpec  # noqa: E402
+from fedlib.core.errors import FedlibError  # noqa: E402
+from fedlib.core.layout import matrix  # noqa: E402
+from fedlib.core.registry import written  # noqa: E402
+from fedlib.core.spec import RunSpec  # noqa: E402
+from fedlib.federation.aggregation import aggregate  # noqa: E402
+from fedlib.federation.simulation import Federation, device, one_thread  # noqa: E402
 
 
 class Strategy(FedAvg):

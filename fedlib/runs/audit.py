@@ -4,11 +4,11 @@ import tempfile
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 
-from fedlib import engine
-from fedlib.errors import FedlibError
-from fedlib.simulation import environment
-from fedlib.spec import RunSpec
-from fedlib.store import Record, Store, default_store, summary
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import RunSpec
+from fedlib.federation.simulation import environment
+from fedlib.runs import engine
+from fedlib.runs.store import Record, Store, default_store, summary
 
 # On another kind of processor sums are rounded differently, and the paths part. How far a number may be off after the
 # first round, relative to the larger of it and 1: local training has amplified little yet, what the server learns from

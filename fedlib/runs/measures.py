@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedlib.registry import Registry, written
+from fedlib.core.registry import Registry, written
 
 MEASURES = Registry("measurement")
 
@@ -35,7 +35,7 @@ class Measure:
         thing = MEASURES.make(self.text)
         found = {thing.name: thing.revision} if thing.revision > 1 else {}
         if start := getattr(thing, "start", None):
-            from fedlib.pretrained import STARTS
+            from fedlib.models.starts import STARTS
 
             found[start] = STARTS.make(start).revision
         return found
@@ -53,8 +53,8 @@ class Measure:
         return MEASURES.make(self.text).seconds
 
     def perform(self, checkpoint=None, on_round=None):
-        from fedlib.simulation import environment, one_thread
-        from fedlib.store import Record
+        from fedlib.federation.simulation import environment, one_thread
+        from fedlib.runs.store import Record
 
         start = time.perf_counter()
         with one_thread():
@@ -82,7 +82,7 @@ class AggregationTime:
     def measure(self, on_turn) -> dict:
         import torch
 
-        from fedlib.aggregation import aggregate
+        from fedlib.federation.aggregation import aggregate
         from fedlib.models import build
 
         model = build(self.model, tuple(self.shape), self.classes, 0)
@@ -129,8 +129,8 @@ class EpochTime:
 
     def measure(self, on_turn) -> dict:
         from fedlib.algorithms import Algorithm
-        from fedlib.simulation import Federation
-        from fedlib.spec import RunSpec
+        from fedlib.core.spec import RunSpec
+        from fedlib.federation.simulation import Federation
 
         kinds = ("seconds", "gradient", "end")
         runs, taken = {}, {kind: {method: [] for method in self.methods} for kind in kinds}
@@ -184,8 +184,8 @@ class RoundCost:
 
     def measure(self, on_turn) -> dict:
         from fedlib.algorithms import Algorithm
-        from fedlib.simulation import Federation
-        from fedlib.spec import RunSpec
+        from fedlib.core.spec import RunSpec
+        from fedlib.federation.simulation import Federation
 
         runs, taken = {}, {kind: {method: [] for method in self.methods} for kind in ("local", "server")}
         up, down = {}, {}
@@ -245,9 +245,9 @@ class UnderFlower:
     seconds = 60.0
 
     def measure(self, on_turn) -> dict:
-        from fedlib import flower
-        from fedlib.simulation import rounded, trained
-        from fedlib.spec import RunSpec
+        from fedlib.core.spec import RunSpec
+        from fedlib.federation.simulation import rounded, trained
+        from fedlib.runs import flower
 
         specs = {
             (method, rounds): RunSpec(
@@ -331,8 +331,8 @@ class DataDistances(OnPartition):
 
         import numpy as np
 
+        from fedlib.core.random import stream
         from fedlib.data.distances import labelled_transport, transport
-        from fedlib.random import stream
 
         data, partition = self.split()
         features, labels = self.features(data), data.y_train.numpy()
@@ -359,10 +359,10 @@ class DataDistances(OnPartition):
         if self.model is None and self.start is None:
             return data.x_train.flatten(1).double().numpy() / 255
         from fedlib.algorithms import Client
-        from fedlib.pretrained import STARTS
-        from fedlib.simulation import Federation
-        from fedlib.spec import RunSpec
-        from fedlib.training import train
+        from fedlib.core.spec import RunSpec
+        from fedlib.federation.simulation import Federation
+        from fedlib.federation.training import train
+        from fedlib.models.starts import STARTS
 
         known = STARTS.make(self.start) if self.start else None
         spec = RunSpec(

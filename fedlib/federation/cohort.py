@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from fedlib.errors import Diverged
-from fedlib.layout import FlatModel
-from fedlib.random import stream
-from fedlib.spec import RunSpec
+from fedlib.core.errors import Diverged
+from fedlib.core.layout import FlatModel
+from fedlib.core.random import stream
+from fedlib.core.spec import RunSpec
 
 LARGEST = 1_000_000  # parameters; beyond, one client keeps a card busy
 

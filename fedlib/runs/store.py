@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
-from fedlib.errors import FedlibError
-from fedlib.measures import Measure
-from fedlib.registry import choose
-from fedlib.spec import RunSpec
+from fedlib.core.errors import FedlibError
+from fedlib.core.paths import ROOT
+from fedlib.core.registry import choose
+from fedlib.core.spec import RunSpec
+from fedlib.runs.measures import Measure
 
 FORMAT = 1
-ROOT = Path(__file__).resolve().parent.parent
 CHECKPOINT_SECONDS = 20.0
 LARGE = 30_000  # bytes of probes in a record
 

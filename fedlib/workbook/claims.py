@@ -14,7 +14,7 @@ from IPython.display import display
 from scipy import optimize, stats
 from scipy.spatial.distance import squareform
 
-from fedlib.page import html_table
+from fedlib.workbook.page import html_table
 
 MIME = "application/vnd.fedlib.claims+json"
 MARKS = {"reproduced": "✓", "not reproduced": "✗", "undecided": "?", "not run": "–"}

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.algorithms import Batch, Client, Local
-from fedlib.errors import Diverged
-from fedlib.layout import FlatModel, gather
-from fedlib.random import stream, torch_seed
-from fedlib.spec import RunSpec
+from fedlib.core.errors import Diverged
+from fedlib.core.layout import FlatModel, gather
+from fedlib.core.random import stream, torch_seed
+from fedlib.core.spec import RunSpec
 
 
 def train(
@@ -71,15 +71,3 @@ def train(
             client.id,
         )
     return mean
-
-
-@torch.inference_mode()
-def evaluate(model: torch.nn.Module, x: Tensor, y: Tensor, batch: int = 1000) -> tuple[float, float]:
-    """(accuracy, mean cross-entropy) in eval mode, in large batches."""
-    model.eval()
-    correct, loss = 0, 0.0
-    for xb, yb in zip(x.split(batch), y.split(batch), strict=True):
-        logits = model(xb)
-        correct += int((logits.argmax(1) == yb).sum())
-        loss += float(F.cross_entropy(logits, yb, reduction="sum"))
-    return correct / len(y), loss / len(y)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import Markdown, display
 
-ROOT = Path(__file__).resolve().parents[1]
+from fedlib.core.paths import ROOT
 
 
 def show(*things) -> Markdown:

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from fedlib.errors import FedlibError
-from fedlib.registry import Registry
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import Registry
 
 OPTIMIZERS = Registry("optimizer")
 

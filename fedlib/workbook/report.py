@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedlib.claims import MARKS, Claim, cells
-from fedlib.errors import FedlibError
-from fedlib.workbook import ROOT, Notebook, find
+from fedlib.core.errors import FedlibError
+from fedlib.core.paths import ROOT
+from fedlib.workbook.claims import MARKS, Claim, cells
+from fedlib.workbook.notebooks import Notebook, find
 
 BEGIN, END = "<!-- scoreboard: written by `fedlib report --update` -->", "<!-- end of the scoreboard -->"
 TITLES = {"fedlws": "FedLWS", "fedawa": "FedAWA", "fedlap": "FedLap", "fedlaw": "FedLAW", "feddw": "FedDW"}

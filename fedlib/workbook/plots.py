@@ -11,9 +11,9 @@ from matplotlib.colors import BoundaryNorm, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
-from fedlib.claims import interval
-from fedlib.errors import FedlibError
-from fedlib.registry import parse
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import parse
+from fedlib.workbook.claims import interval
 
 PALETTE = sns.color_palette([*sns.color_palette("colorblind"), "#222222", "#332288", "#882255"])
 MARKERS, LINES = "osD^vPX<>*", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))

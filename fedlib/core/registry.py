@@ -11,7 +11,7 @@ import dataclasses
 import sys
 from typing import Any, Literal, get_args, get_origin
 
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 def parse(text: str) -> list[tuple[str, dict[str, Any]]]:

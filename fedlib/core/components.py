@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 def load_plugins() -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from fedlib.engine import BAR, complete, estimate, keep, show
-from fedlib.errors import FedlibError
-from fedlib.spec import RunSpec
-from fedlib.store import Record, Store
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import RunSpec
+from fedlib.runs.engine import BAR, complete, estimate, keep, show
+from fedlib.runs.store import Record, Store
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from fedlib.errors import FedlibError
-from fedlib.registry import check, written
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import check, written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ class RunSpec:
 
     def perform(self, checkpoint=None, on_round=None):
         """The record of this run, trained now."""
-        from fedlib.simulation import simulate
+        from fedlib.federation.simulation import simulate
 
         return simulate(self, checkpoint, on_round)
 
@@ -177,12 +177,13 @@ class RunSpec:
 
 def _registries() -> dict:
     """The fields in written form. Imported late: reading a record needs no torch-heavy module before it."""
+    from fedlib.core.optimizers import OPTIMIZERS
     from fedlib.data import DATASETS
+    from fedlib.data.corruption import CORRUPTIONS
     from fedlib.data.partition import PARTITIONS
-    from fedlib.data.proxy import CORRUPTIONS, PROXIES
+    from fedlib.data.proxy import PROXIES
     from fedlib.models import MODELS
-    from fedlib.optimizers import OPTIMIZERS
-    from fedlib.pretrained import STARTS
+    from fedlib.models.starts import STARTS
 
     return {
         "dataset": DATASETS,

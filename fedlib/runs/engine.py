@@ -14,10 +14,10 @@ from concurrent.futures.process import BrokenProcessPool
 from filelock import Timeout
 from tqdm import tqdm
 
-from fedlib.errors import FedlibError
-from fedlib.measures import Measure
-from fedlib.spec import RunSpec
-from fedlib.store import Record, Store, default_store
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import RunSpec
+from fedlib.runs.measures import Measure
+from fedlib.runs.store import Record, Store, default_store
 
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} rounds [{elapsed}{postfix}]"
 _tell = None  # in a worker: says how many rounds of its run are done
@@ -84,7 +84,7 @@ def complete(spec: RunSpec, before: Record | None) -> RunSpec:
 
 def keep(record: Record, before: Record | None, store: Store) -> None:
     """Write a record; the numbers of the one before it, if any, must have come out again."""
-    from fedlib.audit import compare  # late: audits run the engine
+    from fedlib.runs.audit import compare  # late: audits run the engine
 
     if before and (moved := compare(before, record).moved):
         raise FedlibError(

@@ -13,18 +13,19 @@ import torch
 from torch import nn
 
 from fedlib.algorithms import Algorithm, Client, Round
-from fedlib.cohort import together, train_together
-from fedlib.data import TRANSFORMS, load, partition, proxy, subset
-from fedlib.errors import Diverged, FedlibError
-from fedlib.layout import FlatModel, gather, matrix
+from fedlib.core.errors import Diverged, FedlibError
+from fedlib.core.layout import FlatModel, gather, matrix
+from fedlib.core.optimizers import OPTIMIZERS
+from fedlib.core.random import stream
+from fedlib.core.spec import RunSpec
+from fedlib.data import TRANSFORMS, corruption, load, partition, proxy, subset
+from fedlib.federation.cohort import together, train_together
+from fedlib.federation.training import train
 from fedlib.models import build
-from fedlib.optimizers import OPTIMIZERS
-from fedlib.pretrained import STARTS
+from fedlib.models.base import evaluate
+from fedlib.models.starts import STARTS
 from fedlib.probes import observe, sections
-from fedlib.random import stream
-from fedlib.spec import RunSpec
-from fedlib.store import Record
-from fedlib.training import evaluate, train
+from fedlib.runs.store import Record
 
 
 def device() -> torch.device:
@@ -53,11 +54,11 @@ class Federation:
         domains = None if data.domain_train is None else data.domain_train.numpy()
         self.partition = partition.split(spec.partition, labels, spec.clients, spec.seed, domains, data.classes)
         if spec.corruption:
-            labels = proxy.corrupt(spec.corruption, labels, self.partition, spec.seed)
+            labels = corruption.corrupt(spec.corruption, labels, self.partition, spec.seed)
         held, test = None, np.arange(len(data.y_test))
         if spec.proxy:
             held, test = proxy.cut(spec.proxy, data.y_test.numpy(), spec.seed)
-        remaining = [proxy.holdout(mine, spec.client_holdout, spec.seed) for mine in self.partition.indices]
+        remaining = [partition.holdout(mine, spec.client_holdout, spec.seed) for mine in self.partition.indices]
         self.indices = [torch.from_numpy(mine) for mine in remaining]
         if not any(len(i) for i in self.indices):
             raise FedlibError("No client holds any sample; give the partition more data or fewer clients.")

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedlib.algorithms import ALGORITHMS, Local, Server, Weighting
-from fedlib.errors import FedlibError
-from fedlib.registry import parse
-from fedlib.report import TITLES, tables_first
-from fedlib.store import Store
-from fedlib.workbook import ROOT, Notebook
+from fedlib.core.errors import FedlibError
+from fedlib.core.paths import ROOT
+from fedlib.core.registry import parse
+from fedlib.runs.store import Store
+from fedlib.workbook.notebooks import Notebook
+from fedlib.workbook.report import TITLES, tables_first
 
 SOURCES = ("fedlib", "papers", "notebooks", "benchmarks", "docs")  # what pages link to, beside other pages
 KEPT = (".py", ".yaml", ".png", ".md", ".json")
