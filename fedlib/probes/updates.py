@@ -18,7 +18,7 @@ from fedlib.core.errors import Diverged, FedlibError
 from fedlib.core.layout import gather
 from fedlib.core.registry import written
 from fedlib.federation.training import train
-from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, put, shares, short
+from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, load_weights, round_significant, shares
 
 
 @PROBES.register("spread")
@@ -102,7 +102,10 @@ class Cosines(Probe):
     def measure(self, fed, r: Round) -> dict:
         rows = by_id(r)
         distance = (1 - pairs(r, self.of)[rows][:, rows]).clamp(0, 2).fill_diagonal_(0)
-        return {"clients": [r.ids[k] for k in rows], "distance": short(squareform(distance.numpy(), checks=False))}
+        return {
+            "clients": [r.ids[k] for k in rows],
+            "distance": round_significant(squareform(distance.numpy(), checks=False)),
+        }
 
 
 def pairs(r: Round, of: str = "updates") -> Tensor:
@@ -177,8 +180,10 @@ class Course(Probe):
         course = r.context.get("course")
         if course is None:  # attentive(until=…) has stopped
             return {}
-        found = {"gamma": short(course[:, -1])}
-        return found | ({"lambda": short(course.T[by_id(r)])} if course.shape[1] > len(r.ids) else {})  # not gws
+        found = {"gamma": round_significant(course[:, -1])}
+        return found | (
+            {"lambda": round_significant(course.T[by_id(r)])} if course.shape[1] > len(r.ids) else {}
+        )  # not gws
 
 
 @PROBES.register("products")
@@ -191,8 +196,8 @@ class ClientProducts(Probe):
     def measure(self, fed, r: Round) -> dict:
         rows, p = by_id(r), r.products.model()
         return {
-            "gram": short(p.gram[0][rows][:, rows]),
-            "inner": short(p.inner[0][rows]),
+            "gram": round_significant(p.gram[0][rows][:, rows]),
+            "inner": round_significant(p.inner[0][rows]),
             "square": float(p.square[0]),
         }
 
@@ -220,7 +225,7 @@ class Heterogeneity(Probe):
         p = mixture(np.asarray(counts, float), shares(r).cpu().numpy())
         q = fed.partition.counts.sum(0) / fed.partition.counts.sum()
         found = {"similarity": float(np.minimum(p, q).sum()), "entropy": entropy(p)}
-        return found | ({"classes": short(p)} if self.classes else {})
+        return found | ({"classes": round_significant(p)} if self.classes else {})
 
 
 def mixture(counts: np.ndarray, lam: np.ndarray) -> np.ndarray:
@@ -259,7 +264,11 @@ class Ideal(Probe):
             return {"clients": [float("nan")] * len(r.ids), "merged": float("nan"), "aggregate": float("nan")}
         merged = (r.sizes / r.sizes.sum()) @ r.updates
         distance = self.distances(torch.stack([*r.updates[by_id(r)], merged, r.aggregate - r.theta]), ideal)
-        return {"clients": short(distance[:-2]), "merged": float(distance[-2]), "aggregate": float(distance[-1])}
+        return {
+            "clients": round_significant(distance[:-2]),
+            "merged": float(distance[-2]),
+            "aggregate": float(distance[-1]),
+        }
 
     def distances(self, vectors: Tensor, ideal: Tensor) -> Tensor:
         if self.metric == "cosine":
@@ -268,7 +277,7 @@ class Ideal(Probe):
 
     def vector(self, fed, r: Round) -> Tensor:
         flat, everyone = fed.flat, torch.cat(fed.indices)
-        put(fed, r.theta, r.buffers)
+        load_weights(fed, r.theta, r.buffers)
         # As one more client, whose id no other has: its batches come from a stream of their own.
         client = Client(fed.spec.clients, r.number, flat.model, flat.layout, flat.theta, flat.grad, r.theta)
         data, moments = (gather(fed.x, everyone), fed.y[everyone]), fed.optimizer.state(flat.theta)
