@@ -327,6 +327,9 @@ class Algorithm:
         return theta
 
 
+ALGORITHMS.compose = Algorithm
+
+
 def last_layers(layout: Layout, count: int, method: str) -> list:
     """The last ``count`` layers, which ``method`` treats apart."""
     layers = layout.layers

@@ -1,12 +1,35 @@
-"""Your own algorithms, models, data sets and probes, from files named in FEDLIB_PLUGINS."""
+"""Everything that has a name: the registries of this package, then those files of yours that FEDLIB_PLUGINS names."""
 
 import hashlib
+import importlib
 import importlib.util
 import os
 import sys
 from pathlib import Path
 
 from fedlib.core.errors import FedlibError
+
+# Each fills a registry. They stand above this floor, so they are named here and not imported.
+MODULES = (
+    "fedlib.core.optimizers", "fedlib.data", "fedlib.data.partition", "fedlib.data.proxy", "fedlib.data.corruption",
+    "fedlib.models", "fedlib.models.starts", "fedlib.algorithms", "fedlib.probes", "fedlib.runs.measures",
+)  # fmt: skip
+_loaded = False
+
+
+def load() -> None:
+    """Fill every registry, once; whoever looks up a name does this first."""
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True  # a plugin may look things up while it loads
+    try:
+        for module in MODULES:
+            importlib.import_module(module)
+        load_plugins()
+    except BaseException:
+        _loaded = False
+        raise
 
 
 def load_plugins() -> None:

@@ -11,7 +11,10 @@ import dataclasses
 import sys
 from typing import Any, Literal, get_args, get_origin
 
+from fedlib.core.components import load
 from fedlib.core.errors import FedlibError
+
+REGISTRIES: dict[str, "Registry"] = {}  # by what they hold, such as "model": for those who may not import them
 
 
 def parse(text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -47,12 +50,27 @@ def _value(node: ast.expr):
     return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)  # a bare word is a string
 
 
+def registry_of(kind: str) -> "Registry":
+    """The registry of models, say, with everything in it."""
+    load()
+    return REGISTRIES[kind]
+
+
 class Registry:
     """Classes by name. Registering makes the class a frozen dataclass whose fields are its parameters."""
 
+    compose = None  # what a text with '+' stands for, where the parts make something new: Algorithm
+
     def __init__(self, kind: str):
         self.kind = kind
-        self.entries: dict[str, type] = {}
+        self._entries: dict[str, type] = {}
+        REGISTRIES[kind] = self
+
+    @property
+    def entries(self) -> dict[str, type]:
+        """All that is registered: whoever looks something up finds the plugins' things too."""
+        load()
+        return self._entries
 
     def register(self, name: str):
         def add(cls):
@@ -61,9 +79,9 @@ class Registry:
             # raised when its numbers change on purpose; of a plugin it is the file's checksum
             own = getattr(sys.modules.get(cls.__module__), "__revision__", 1)
             cls.revision = cls.__dict__.get("revision", own)
-            if self.entries.get(name, cls).__module__ != cls.__module__:
-                raise FedlibError(f"The {self.kind} {name!r} exists already, in {self.entries[name].__module__}.")
-            self.entries[name] = cls
+            if self._entries.get(name, cls).__module__ != cls.__module__:
+                raise FedlibError(f"The {self.kind} {name!r} exists already, in {self._entries[name].__module__}.")
+            self._entries[name] = cls
             return cls
 
         return add

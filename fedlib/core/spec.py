@@ -8,7 +8,12 @@ from functools import cached_property
 from typing import Literal
 
 from fedlib.core.errors import FedlibError
-from fedlib.core.registry import check, written
+from fedlib.core.registry import check, registry_of, written
+
+FIELDS = {  # the fields in written form, and what each names
+    "dataset": "data set", "model": "model", "partition": "partition", "corruption": "corruption", "proxy": "proxy",
+    "optimizer": "optimizer", "start": "start",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +54,10 @@ class RunSpec:
             value = getattr(self, f.name)
             if value != f.default:
                 object.__setattr__(self, f.name, check(f.name, f.type, value))
-        for name, registry in _registries().items():
-            text = getattr(self, name)
-            if text is not None:
-                object.__setattr__(self, name, written(registry.make(text)))
-        from fedlib.algorithms import Algorithm
-
-        algorithm = Algorithm(self.algorithm)
+        for name in FIELDS:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, written(_made(self, name)))
+        algorithm = _algorithm(self.algorithm)
         object.__setattr__(self, "algorithm", str(algorithm))
         self._check_ranges()
         self._check_fit()
@@ -63,10 +65,9 @@ class RunSpec:
             raise FedlibError(f"{learning[0]} learns from data on the server: set proxy, such as balanced(size=200).")
         self._check_personal(algorithm)
         if self.probes is not None:
-            from fedlib.probes import canonical, parts
-
-            object.__setattr__(self, "probes", canonical(self.probes))
-            for probe in parts(self.probes):
+            probes = registry_of("probe").make_all(self.probes)
+            object.__setattr__(self, "probes", "+".join(sorted({written(probe) for probe in probes})) or None)
+            for probe in probes:
                 probe.check(self)
 
     def _check_personal(self, algorithm):
@@ -81,7 +82,7 @@ class RunSpec:
                 raise FedlibError(f"{part.name} needs local_epochs >= {part.least_epochs}; got {self.local_epochs}.")
 
     def _check_fit(self):
-        dataset, model = (_registries()[name].make(getattr(self, name)) for name in ("dataset", "model"))
+        dataset, model = _made(self, "dataset"), _made(self, "model")
         words, known = getattr(dataset, "vocabulary", None), getattr(model, "vocabulary", None)
         if words is not None and known is None:
             raise FedlibError(f"{self.dataset} is made of words: it needs a model of texts, such as textcnn.")
@@ -89,7 +90,7 @@ class RunSpec:
             raise FedlibError(f"{self.model} reads words: it needs a data set of texts, such as ag_news.")
         if words is not None and known < words:
             raise FedlibError(f"{self.dataset} has {words} words: write a model with vocabulary={words} or more.")
-        if self.start is not None and (theirs := _registries()["start"].make(self.start).card["model"]) != self.model:
+        if self.start is not None and (theirs := _made(self, "start").card["model"]) != self.model:
             raise FedlibError(f"The start {self.start} is a {theirs} and this run's model is {self.model}.")
         if self.transform != "unit" and len(dataset.shape) != 3:
             raise FedlibError(f"{self.dataset} has no pixels for transform={self.transform}: leave it out.")
@@ -129,9 +130,7 @@ class RunSpec:
     @property
     def scored_models(self) -> int:
         """How many models an evaluation has to look at: the global one, or those that the cohort left changed."""
-        from fedlib.algorithms import Algorithm
-
-        return 1 if "global" in (self.evaluation, Algorithm(self.algorithm).evaluation) else self.cohort
+        return 1 if "global" in (self.evaluation, _algorithm(self.algorithm).evaluation) else self.cohort
 
     def replace(self, **changes) -> "RunSpec":
         return dataclasses.replace(self, **changes)
@@ -163,10 +162,8 @@ class RunSpec:
     @cached_property
     def revisions(self) -> dict[str, int | str]:
         """Revisions above 1 of the data set, model, partition and algorithm parts involved; a start's is its sha256."""
-        from fedlib.algorithms import Algorithm
-
-        things = [r.make(getattr(self, n)) for n, r in _registries().items() if getattr(self, n) is not None]
-        things += Algorithm(self.algorithm).parts
+        things = [_made(self, name) for name in FIELDS if getattr(self, name) is not None]
+        things += _algorithm(self.algorithm).parts
         return {t.name: t.revision for t in things if t.revision != 1}
 
     @cached_property
@@ -175,22 +172,10 @@ class RunSpec:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _registries() -> dict:
-    """The fields in written form. Imported late: reading a record needs no torch-heavy module before it."""
-    from fedlib.core.optimizers import OPTIMIZERS
-    from fedlib.data import DATASETS
-    from fedlib.data.corruption import CORRUPTIONS
-    from fedlib.data.partition import PARTITIONS
-    from fedlib.data.proxy import PROXIES
-    from fedlib.models import MODELS
-    from fedlib.models.starts import STARTS
+def _made(spec: RunSpec, field: str):
+    """What a field's text stands for, such as the model."""
+    return registry_of(FIELDS[field]).make(getattr(spec, field))
 
-    return {
-        "dataset": DATASETS,
-        "model": MODELS,
-        "partition": PARTITIONS,
-        "corruption": CORRUPTIONS,
-        "proxy": PROXIES,
-        "optimizer": OPTIMIZERS,
-        "start": STARTS,
-    }
+
+def _algorithm(text: str):
+    return registry_of("algorithm").compose(text)

@@ -32,7 +32,7 @@ class Starts(Registry):
         return super().make(text)
 
     def read(self) -> None:
-        self.entries = {}
+        self._entries = {}
         for path in sorted(FOLDER.glob("*.json")):
             card = read_card(path)
             fields = {"__doc__": card["about"], "card": card, "revision": card["sha256"][:16]}
