@@ -113,7 +113,7 @@ def pretrain(name: str, spec: RunSpec, on_epoch=None) -> dict:
 
     from fedlib.simulation import trained
 
-    store = default_store("smoke")
+    store = default_store()
     with store.lock(spec.id):
         checkpoint = store.checkpoint(spec.id)
         record, state = trained(spec, checkpoint, on_epoch)
