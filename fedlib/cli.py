@@ -51,8 +51,8 @@ def cli():
     fedlib run 'fedlap/figure01*' --scale smoke
     fedlib simulate --dataset digits --model mlp --partition 'dirichlet(alpha=0.1)' --algorithm 'fedprox(mu=0.01)'
 
-    Run records live in papers/runs (smoke runs and those of 'simulate' in build/runs; FEDLIB_STORE names another
-    folder), data sets in ~/.cache/fedlib (or FEDLIB_DATA). FEDLIB_JOBS sets the default of --jobs.
+    The records of your runs go to build/runs (FEDLIB_STORE names another folder); those of the workbook are read from
+    papers/runs. Data sets are in ~/.cache/fedlib (or FEDLIB_DATA). FEDLIB_JOBS sets the default of --jobs.
     """
 
 
@@ -60,6 +60,15 @@ def jobs_option(command):
     return click.option(
         "--jobs", "-j", type=click.IntRange(min=1), default=os.cpu_count(), envvar="FEDLIB_JOBS", show_default=True,
         help="Processes.",
+    )(command)  # fmt: skip
+
+
+def time_options(command):
+    """How far runs are trained."""
+    command = click.option("--finish", is_flag=True, help="Train half-done runs to their end.")(command)
+    return click.option(
+        "--hours", type=click.FloatRange(min=0), envvar="FEDLIB_HOURS", default=None,
+        help="Train in the order of the plan until the time is up, then show what there is; the next call goes on.",
     )(command)  # fmt: skip
 
 
@@ -89,8 +98,8 @@ def list_(names, as_json):
     fedlib list fedlap
     fedlib list --json | jq '.[].claims[] | select(.verdict == "not reproduced") | .text'
     """
-    from fedlib.workbook import notebooks as workbook
     from fedlib.workbook.claims import Claim, cells
+    from fedlib.workbook.notebooks import notebooks as workbook
 
     notebooks = workbook.find(names)
     if as_json:
@@ -119,8 +128,8 @@ def report(update, as_json):
     fedlib report --update               after notebooks were executed again
     fedlib report --json | jq '.[] | select(.paper == "fedlws" and .verdict == "reproduced") | .text'
     """
-    from fedlib.workbook import notebooks as workbook
-    from fedlib.workbook import report
+    from fedlib.workbook.notebooks import notebooks as workbook
+    from fedlib.workbook.notebooks import report
 
     claims = report.gather(workbook.find())
     if as_json:
@@ -148,13 +157,13 @@ def site(notebooks, out):
     fedlib site                                      from the committed notebooks
     fedlib site --notebooks build/notebooks/laptop   from those that 'fedlib run' has just executed
     """
-    from fedlib.runs.store import default_store
-    from fedlib.workbook import notebooks as workbook
-    from fedlib.workbook import report
-    from fedlib.workbook import site as site_
+    from fedlib.runs.store import committed
+    from fedlib.workbook.notebooks import notebooks as workbook
+    from fedlib.workbook.notebooks import report
+    from fedlib.workbook.notebooks import site as site_
 
     found = workbook.find(folder=notebooks.resolve()) if notebooks else workbook.find()
-    start = site_.build(found, (out or workbook.ROOT / "build" / "site").resolve(), default_store("laptop"))
+    start = site_.build(found, (out or workbook.ROOT / "build" / "site").resolve(), committed())
     click.echo(f"{report.sentence(report.gather(found))}.\nThe site: {workbook.shown_path(start)}")
 
 
@@ -163,7 +172,7 @@ def site(notebooks, out):
 @jobs_option
 @json_option
 def plan(names, scale, parameters, jobs, as_json):
-    """The runs that notebooks need and the store lacks, with an estimate of the time.
+    """What notebooks need and the store lacks: missing and half-done runs, with an estimate of the time left.
 
     \b
     fedlib plan
@@ -172,33 +181,37 @@ def plan(names, scale, parameters, jobs, as_json):
     """
     from fedlib.runs import engine
     from fedlib.runs.store import default_store
-    from fedlib.workbook import notebooks as workbook
+    from fedlib.workbook.notebooks import notebooks as workbook
 
-    chosen = selection(names, scale, parameters)
-    rows, lacking, gpu = [], {}, {}
-    for nb, changes in chosen:
-        store, grid = default_store(nb.scale(changes)), list(nb.plan(changes).values())
+    store, rows, left, gpu, done = default_store(), [], {}, {}, {}
+    for nb, changes in selection(names, scale, parameters):
+        grid = list(nb.plan(changes).values())
         refuse_damaged(store, {spec.id for spec in grid})
-        todo = engine.missing(grid, store)
-        estimates = {spec.id: engine.estimate(spec) for spec in todo}
-        lacking |= {id: max(seconds, lacking.get(id, 0)) for id, seconds in estimates.items()}
-        on_gpu = {spec.id: engine.estimate(spec, "cuda") for spec in todo}
+        todo = engine.missing(grid, store, finish=True)
+        done |= {spec.id: engine.rounds_done(spec, store) for spec in todo if spec.id not in done}
+        share = {spec: 1 - done[spec.id] / spec.rounds for spec in todo}
+        times = {spec.id: engine.estimate(spec) * share[spec] for spec in todo}
+        on_gpu = {spec.id: engine.estimate(spec, "cuda") * share[spec] for spec in todo}
+        left |= {id: max(seconds, left.get(id, 0)) for id, seconds in times.items()}
         gpu |= {id: max(seconds, gpu.get(id, 0)) for id, seconds in on_gpu.items()}
-        times = dict(seconds=sum(estimates.values()), gpu_seconds=sum(on_gpu.values()))
-        runs = len({spec.id for spec in grid})
-        rows.append(dict(notebook=nb.name, scale=nb.scale(changes), runs=runs, missing=len(todo), **times))
-    longest = max(lacking.values(), default=0)
-    total = dict(missing=len(lacking), core_seconds=sum(lacking.values()), gpu_seconds=sum(gpu.values()), jobs=jobs)
-    total["seconds"] = max(longest, total["core_seconds"] / jobs)
+        half = sum(done[spec.id] > 0 for spec in todo)
+        counts = dict(runs=len({spec.id for spec in grid}), missing=len(todo) - half, half_done=half)
+        seconds = dict(seconds=sum(times.values()), gpu_seconds=sum(on_gpu.values()))
+        rows.append(dict(notebook=nb.name, scale=nb.scale(changes), **counts, **seconds))
+    half = {id: rounds for id, rounds in done.items() if rounds}
+    total = dict(missing=len(done) - len(half), half_done=len(half), jobs=jobs)
+    total |= dict(core_seconds=sum(left.values()), gpu_seconds=sum(gpu.values()))
+    total["seconds"] = max(max(left.values(), default=0), total["core_seconds"] / jobs)
     if as_json:
-        return print_json(dict(notebooks=rows, total=total, ids=sorted(lacking)))
-    table = [(r["notebook"], r["scale"], r["runs"], r["missing"]) for r in rows]
+        return print_json(dict(notebooks=rows, total=total, ids=sorted(done), rounds_done=half))
+    table = [(r["notebook"], r["scale"], r["runs"], r["missing"], r["half_done"]) for r in rows]
     times = [(workbook.duration(r["seconds"]), workbook.duration(r["gpu_seconds"])) for r in rows]
-    heads = ("notebook", "scale", "runs", "missing", "core time", "GPU time")
+    heads = ("notebook", "scale", "runs", "missing", "half done", "core time", "GPU time")
     print_table([heads, *((*row, *time) for row, time in zip(table, times, strict=True))])
     time, on_gpu = workbook.duration(total["seconds"]), workbook.duration(total["gpu_seconds"])
-    what = f"{total['missing']} distinct runs to train, about {time} with {jobs} jobs"
-    click.echo(f"{what}, or by a rule of thumb {on_gpu} on one GPU.")
+    what = f"{total['missing']} distinct runs to train"
+    what += f" and {len(half)} to go on with, of which {sum(half.values())} rounds are done" if half else ""
+    click.echo(f"{what}; about {time} with {jobs} jobs, or by a rule of thumb {on_gpu} on one GPU.")
 
 
 @cli.command()
@@ -219,26 +232,31 @@ def plan(names, scale, parameters, jobs, as_json):
     show_default=True,
     help="What a run gets of a GPU on the cluster: with 0.25, four share one.",
 )
+@time_options
+@click.option("--commit", is_flag=True, help="Put the records into papers/runs, which the committed pages stand on.")
 @click.option("--update", is_flag=True, help="Write the outputs back to notebooks/, without papermill's traces.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.  [default: build/notebooks]")
-def run(names, scale, parameters, jobs, engine, address, gpus, update, out):
+def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, commit, update, out):
     """Execute notebooks headlessly: all, or those that names, globs, papers or paths select.
 
     Runs that the store lacks are trained first, for all notebooks together; the notebooks then only render.
-    Finished runs are kept and unfinished ones resume, so it can be stopped at any time.
+    Finished runs are kept and unfinished ones resume, so it can be stopped at any time. With --hours it stops by
+    itself; pages then compare half-done runs at the last round that all of a setting have reached, and say so.
 
     \b
     fedlib run
     fedlib run fedlap --scale smoke --jobs 2
     fedlib run fedlap/figure01_no_stragglers -p seeds 1,2
-    fedlib run --update                  after changing a notebook: renew its committed outputs
+    fedlib run fedlws/table01_main_results --scale paper --hours 8
+    fedlib run --commit --update         after changing a notebook: renew its committed records and outputs
     fedlib run --scale paper --engine ray --address 10.0.0.1:6379 --gpus 0.25
     """
     import fedlib
+    from fedlib.runs import engine as engine_
     from fedlib.runs import ray as cluster
-    from fedlib.runs.store import default_store
-    from fedlib.workbook import notebooks as workbook
-    from fedlib.workbook import report as report_
+    from fedlib.runs.store import committed, default_store
+    from fedlib.workbook.notebooks import notebooks as workbook
+    from fedlib.workbook.notebooks import report as report_
 
     chosen = selection(names, scale, parameters)
     if update:
@@ -248,20 +266,38 @@ def run(names, scale, parameters, jobs, engine, address, gpus, update, out):
                     f"--update keeps what a notebook shows by default, but {', '.join(changes)} of {nb.name} would "
                     "differ from its default; leave that out, or change the default in the notebook."
                 )
-    wanted: dict[str, list] = {}  # by scale: smoke runs have their own store
-    for nb, changes in chosen:
-        wanted.setdefault(nb.scale(changes), []).extend(nb.plan(changes).values())
-    for scale_, specs in wanted.items():
-        refuse_damaged(default_store(scale_), {spec.id for spec in specs})
-    for scale_, specs in wanted.items():
-        fedlib.run(specs, jobs, scale=scale_, engine=cluster.Ray(address, gpus) if engine == "ray" else None)
+    grids = [list(nb.plan(changes).values()) for nb, changes in chosen]
+    store, specs = default_store(), [spec for grid in grids for spec in grid]
+    refuse_damaged(store, {spec.id for spec in specs})
+    trainer = cluster.Ray(address, gpus) if engine == "ray" else None
+    fedlib.run(specs, jobs, store, engine=trainer, hours=hours, finish=finish)
+    if commit:
+        click.echo(f"{engine_.commit(specs, store, committed())} records were put into papers/runs.")
+    if update and any(nb.path.is_relative_to(workbook.ROOT / "notebooks") for nb, _ in chosen):
+        refuse_uncommitted(specs, store)
+    if hours is not None:
+        os.environ["FEDLIB_HOURS"] = "0"  # the notebooks train nothing more
+    paths = {}
 
     def done(nb, path):
+        paths[nb] = path
         verdicts = [claim["verdict"] for claim in workbook.Notebook(path).claims]
         counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)) or "no claims"
         click.echo(f"{workbook.shown_path(path)}  ({counts})")
 
-    paths = workbook.execute_all(chosen, jobs, (out or workbook.BUILD).resolve(), done)
+    unfinished = {spec.id for spec in engine_.missing(specs, store, finish=True)}
+    whole, early = [], []
+    for one, grid in zip(chosen, grids, strict=True):
+        (early if not update and any(spec.id in unfinished for spec in grid) else whole).append(one)
+    folder = (out or workbook.BUILD).resolve()
+    if whole:
+        workbook.execute_all(whole, jobs, folder, done)
+    try:
+        if early:
+            workbook.execute_all(early, jobs, folder, done)
+    except FedlibError as error:  # a page may need more than there is, such as final models: that is no failure
+        click.echo(f"fedlib: not to be seen yet, its runs being half done: {error}", err=True)
+    paths = [paths[nb] for nb, _ in chosen if nb in paths]
     if update:
         for (nb, _), path in zip(chosen, paths, strict=True):
             workbook.update(nb, path)
@@ -274,6 +310,21 @@ def run(names, scale, parameters, jobs, engine, address, gpus, update, out):
             click.echo(f"{report_.sentence(claims)}.")
 
 
+def refuse_uncommitted(specs, store) -> None:
+    """A committed page must not stand on records that only its maker has."""
+    from fedlib.runs import engine
+    from fedlib.runs.store import committed
+
+    evidence = committed()
+    lacking = {spec.id for spec in engine.missing(specs, evidence)}
+    lacking |= {record.id for record in engine.uncommitted(specs, store, evidence)}
+    if lacking:
+        raise FedlibError(
+            f"--update writes pages that anyone can make again, but {len(lacking)} of their runs are not in "
+            "papers/runs; --commit puts there what is in your own store."
+        )
+
+
 def refuse_damaged(store, ids) -> None:
     """A record that is cut short or edited is reported, not silently trained again: it may be the only copy."""
     for id in ids:
@@ -282,7 +333,7 @@ def refuse_damaged(store, ids) -> None:
 
 def selection(names, scale, parameters) -> list[tuple]:
     """The notebooks with their changed parameters; anything unknown fails here, before anything runs."""
-    from fedlib.workbook import notebooks as workbook
+    from fedlib.workbook.notebooks import notebooks as workbook
 
     values = dict(parameters) | ({"scale": scale} if scale else {})
     return [(nb, nb.changes(values)) for nb in workbook.find(names)]
@@ -340,9 +391,10 @@ def values_of(texts: dict[str, str]) -> dict:
 @click.option("-p", "--set", "pairs", nargs=2, multiple=True, metavar="FIELD VALUE", help="Another way to set a field.")
 @click.option("--fresh", is_flag=True, help="Train again even if there is a record.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
+@time_options
 @jobs_option
 @json_option
-def simulate(pairs, fresh, quiet, jobs, as_json, seed, **options):
+def simulate(pairs, fresh, quiet, hours, finish, jobs, as_json, seed, **options):
     """Run one federation and print its accuracy; the same run asked for again is read from the store.
 
     \b
@@ -357,7 +409,7 @@ def simulate(pairs, fresh, quiet, jobs, as_json, seed, **options):
     values = values_of({name: text for name, text in options.items() if text is not None} | dict(pairs))
     seeds = [values_of({"seed": text}) for text in seed] or [{}]
     specs = [RunSpec.from_json(values | one) for one in seeds]
-    records = simulated(specs, fresh, jobs, progress=not quiet)
+    records = simulated(specs, fresh, jobs, not quiet, hours, finish)
     if as_json:
         rows = [
             {name: r.json[name] for name in ("id", "spec", "status", "error")}
@@ -435,48 +487,54 @@ def print_cards(cards: dict[str, dict]) -> None:
         click.echo(f"{name}  sha256 {card['sha256'][:12]}\n    {card['about']}")
 
 
-def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool) -> list:
-    """Through build/runs, so that trying things out never adds to the committed records; those are read, though."""
+def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool, hours, finish: bool) -> list:
+    """From the store, or trained; a fresh run is made apart and then takes the place of what was there."""
     import tempfile
 
     from fedlib.runs.store import Store, default_store
 
-    committed, store = default_store(), default_store("smoke")
+    store = default_store()
     if fresh:
         with tempfile.TemporaryDirectory() as folder:
-            records = train(specs, jobs, Store(folder), progress)
+            records = train(specs, jobs, Store(folder), progress, None, True)
         for record in records:
             store.put(record)
         return records
-    known = {r.id: r for spec in specs for s in (store, committed) if (r := s.get(spec.id)) and r.has(spec)}
-    if todo := [spec for spec in specs if spec.id not in known]:
-        known |= {record.id: record for record in train(todo, jobs, store, progress)}
-    return [known[spec.id] for spec in specs]
+    refuse_damaged(store, {spec.id for spec in specs})
+    return train(specs, jobs, store, progress, hours, finish)
 
 
-def train(specs: list[RunSpec], jobs: int, store, progress: bool) -> list:
+def train(specs: list[RunSpec], jobs: int, store, progress: bool, hours, finish: bool) -> list:
     """A single run is trained right here, which starts sooner than a worker process."""
+    import time
+
     from tqdm import tqdm
 
     from fedlib.federation.simulation import Federation
     from fedlib.runs import engine
 
-    if os.environ.get("FEDLIB_TRAIN") != "0":
-        Federation(specs[0])  # fetches the data; more clients than samples, say, fails here, before the bar
-        if len(specs) == 1:
-            with tqdm(total=specs[0].rounds, unit="round", desc="training", disable=not progress) as bar:
-                return [engine.run_one(specs[0], store, lambda done: bar.update(done - bar.n))]
-    return engine.run(specs, jobs, store, progress=progress)
+    todo = engine.missing(specs, store, finish or hours is not None) if hours != 0 else []
+    if todo and os.environ.get("FEDLIB_TRAIN") != "0":
+        Federation(todo[0])  # fetches the data; more clients than samples, say, fails here, before the bar
+        if len(todo) == 1:
+            deadline = None if hours is None else time.time() + 3600 * hours
+            with tqdm(total=todo[0].rounds, unit="round", desc="training", disable=not progress) as bar:
+                engine.run_one(todo[0], store, lambda done: bar.update(done - bar.n), deadline=deadline)
+            hours, finish = None if hours is None else 0, False
+    return engine.run(specs, jobs, store, progress, hours=hours, finish=finish)
 
 
 def result_line(record) -> str:
     spec = record.spec
     head = f"{record.id}  {spec.algorithm} on {spec.dataset}, {spec.partition}, seed {spec.seed}"
-    if record.status != "ok":
-        return f"{head}: {record.status}, {record.error['message']}"
+    if record.status == "diverged":
+        return f"{head}: diverged, {record.error['message']}"
+    done = f"{record.rounds_done} of {spec.rounds}" if record.partial else spec.rounds
+    if not record.summary:
+        return f"{head}: nothing to show after {done} rounds"
     last, last10, best = (f"{100 * record.summary[name]:.2f}%" for name in ("last", "last10", "best"))
     tail = min(10, len(record.series["accuracy"]))
-    return f"{head}: accuracy {last} after {spec.rounds} rounds (mean of the last {tail} {last10}, best {best})"
+    return f"{head}: accuracy {last} after {done} rounds (mean of the last {tail} {last10}, best {best})"
 
 
 # ---------------------------------------------------------------- what there is
@@ -629,23 +687,28 @@ def data_get(names):
 @cli.command()
 @click.option("--sample", type=click.IntRange(min=1), default=4, show_default=True, help="How many records.")
 @click.option("--seconds", type=click.FloatRange(min=1), default=120, show_default=True, help="Time to spend, about.")
+@click.option(
+    "--store", type=click.Path(exists=True, file_okay=False), help="Another folder of records, such as build/runs."
+)
 @jobs_option
 @json_option
-def audit(sample, seconds, jobs, as_json):
+def audit(sample, seconds, store, jobs, as_json):
     """Re-run some of the committed records and fail if a number moved.
 
     Every record is checked against its checksum. Then the cheapest of every kind are run again, long ones for as
     many of their first rounds as the time allows: equal to the last digit where torch and the processor are those of
     the record, else the first round within 0.001 in training loss. Half of them are of this kind of machine, if there
-    are so many.
+    are so many. Of half-done runs the rounds they have are compared.
 
     \b
     fedlib audit
     fedlib audit --sample 20 --seconds 3600
+    fedlib audit --store build/runs
     """
     from fedlib.runs.audit import audit as audit_records
+    from fedlib.runs.store import Store
 
-    outcomes = audit_records(sample, seconds, jobs)
+    outcomes = audit_records(sample, seconds, jobs, Store(store) if store else None)
     if as_json:
         print_json([outcome.to_json() for outcome in outcomes])
     for o in outcomes if not as_json else ():

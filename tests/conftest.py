@@ -127,7 +127,7 @@ def write_notebook(path: Path, last="print(len(records))") -> Path:
             "grid = {seed: base.replace(seed=seed) for seed in seeds}",
             metadata={"tags": ["grid"]},
         ),
-        code("import fedlib\n\nrecords = fedlib.run(grid, scale=scale)", metadata={"tags": ["nbval-ignore-output"]}),
+        code("import fedlib\n\nrecords = fedlib.run(grid)", metadata={"tags": ["nbval-ignore-output"]}),
         code(
             "from fedlib.workbook.claims import compare, show_claims\n\n"
             "effects = {seed: [record.accuracy[-1]] for seed, record in records.items()}\n"

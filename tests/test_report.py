@@ -3,8 +3,7 @@
 import pytest
 
 from fedlib.core.errors import FedlibError
-from fedlib.workbook import report
-from fedlib.workbook.notebooks import find
+from fedlib.workbook.notebooks import find, report
 
 BASE = {
     "paper": "fedlap", "exhibit": "figure1", "scale": "laptop", "id": "fedlap.figure1.C1", "text": "A | is above B.",

@@ -25,7 +25,7 @@ from fedlib.models import build
 from fedlib.models.base import evaluate
 from fedlib.models.starts import STARTS
 from fedlib.probes import observe, sections
-from fedlib.runs.store import Record
+from fedlib.runs.store import Record, aligned
 
 
 def device() -> torch.device:
@@ -215,14 +215,17 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> tuple[Record, dict[str, to
         "broadcast": {},  # what the server sends along with the model
         "series": {},
         "probes": sections(spec.probes),
+        "partition": {"fingerprint": fed.partition.fingerprint, "sizes": [len(i) for i in fed.partition.indices]},
+        "environments": [],  # of the machines that made its rounds, the last one last
         "seconds": 0.0,
     }
-    if checkpoint and (saved := checkpoint.load(device())) and run["probes"].keys() <= saved.get("probes", {}).keys():
+    if checkpoint and (saved := checkpoint.load(device())) and fits(saved, spec, run):
         run.update(saved)
         on_round(run["round"])
-    before, error = run["seconds"], None
+    run["environments"] = [other for other in run["environments"] if other != environment()] + [environment()]
+    before, begun, error = run["seconds"], run["round"], None
     try:
-        while run["round"] < spec.rounds:
+        while run["round"] < spec.rounds and not (checkpoint and checkpoint.over()):
             number = run["round"] = run["round"] + 1
             logs = {}
             if r := fed.train_cohort(number, algorithm, run, logs):
@@ -244,8 +247,48 @@ def _simulate(spec: RunSpec, checkpoint, on_round) -> tuple[Record, dict[str, to
                 checkpoint.save(**run)
     except Diverged as stop:
         error = {"round": stop.round, "client": stop.client, "message": str(stop)}
-    measured = spec, run["series"], fed.partition, cohorts(spec), environment(), run["seconds"], error, run["probes"]
-    return Record.of_run(*measured), fed.flat.layout.unpack(run["theta"].cpu(), run["buffers"].cpu())
+    if begun < run["round"] < spec.rounds and not error:  # the time is up
+        checkpoint.save(**run)
+    return recorded(spec, run, error), fed.flat.layout.unpack(run["theta"].cpu(), run["buffers"].cpu())
+
+
+def recorded(spec: RunSpec, run: dict, error: dict | None = None) -> Record:
+    """The record of a run at the round it has come to; one that moved lists the other machines it was on."""
+    *others, last = run["environments"]
+    machine = last | ({"also": others} if others else {})
+    measured = spec, run["series"], run["partition"], cohorts(spec), machine, run["seconds"], error, run["probes"]
+    return Record.of_run(*measured, rounds=run["round"])
+
+
+def half_done(spec: RunSpec, checkpoint) -> Record | None:
+    """The record of an unfinished run from its checkpoint alone, without its data."""
+    saved = checkpoint.load()
+    return recorded(spec, saved) if saved and fits(saved, spec) else None
+
+
+def fits(saved: dict, spec: RunSpec, fresh: dict | None = None) -> bool:
+    """Whether a checkpoint can be of this run: the right parts, every evaluation up to its round, the probes asked for.
+
+    With a ``fresh`` run its model and partition must be those, too.
+    """
+    kinds = dict(round=int, theta=torch.Tensor, buffers=torch.Tensor, server=dict, clients=dict, broadcast=dict)
+    kinds |= dict(series=dict, probes=dict, partition=dict, environments=list, seconds=float)
+    if not all(isinstance(saved.get(name), kind) for name, kind in kinds.items()):
+        return False
+    probes, clients, machines = saved["probes"], saved["clients"], saved["environments"]
+    if not all(isinstance(thing, dict) for thing in (*probes.values(), *clients.values(), *machines)):
+        return False
+    if not 0 < saved["round"] < spec.rounds:
+        return False
+    due = [n for n in range(1, saved["round"] + 1) if n % spec.eval_every == 0]
+    checks = [saved["series"].get("round", []) == due, bool(machines), sections(spec.probes).keys() <= probes.keys()]
+    checks += [clients.keys() <= set(range(spec.clients))]
+    checks += [aligned(series) for series in (saved["series"], *(one.get("series") for one in probes.values()))]
+    if fresh:
+        checks += [saved["partition"] == fresh["partition"]]
+        checks += [saved[name].shape == fresh[name].shape for name in ("theta", "buffers")]
+        checks += [saved[name].dtype == fresh[name].dtype for name in ("theta", "buffers")]
+    return all(checks)
 
 
 def append(series: dict[str, list], logs: dict) -> None:

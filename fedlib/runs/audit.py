@@ -8,7 +8,7 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.federation.simulation import environment
 from fedlib.runs import engine
-from fedlib.runs.store import Record, Store, default_store, summary
+from fedlib.runs.store import Record, Store, committed, summary
 
 # On another kind of processor sums are rounded differently, and the paths part. How far a number may be off after the
 # first round, relative to the larger of it and 1: local training has amplified little yet, what the server learns from
@@ -38,24 +38,25 @@ def audit(
 ) -> list[Outcome]:
     """Re-run ``sample`` records, each for as many of its first rounds as its share of ``seconds`` allows.
 
-    Every record of the store is read and checked against its checksum, its spec and its own summary first.
-    A round depends on nothing after it, so the first rounds of a long run are a run of their own.
+    Every record of the store, by default the committed one, is read and checked against its checksum, its spec and its
+    own summary first. A round depends on nothing after it, so the first rounds of a long run are a run of their own.
     """
-    store = store or default_store()
+    store = store or committed()
     records = [r for r in map(store.get, store.ids()) if isinstance(r.spec, RunSpec)]  # times are not repeatable
     if not records:
         raise FedlibError(f"There is no record in {store.path} to audit; 'fedlib run' makes them.")
     for record in records:
         if record.summary != summary(record.series.get("accuracy", [])):
             raise FedlibError(f"{record.id}.json: its summary does not follow from its series; delete it, run again.")
-    skipped = [Outcome(r.id, label(r.spec), 0, r.spec.rounds, False, skipped=why) for r, why in _without_data(records)]
+    skipped = [Outcome(r.id, label(r.spec), 0, r.rounds_done, False, skipped=why) for r, why in _without_data(records)]
     here = {outcome.id for outcome in skipped}
-    records = draw([r for r in records if r.id not in here], sample)
+    records = draw([r for r in records if r.id not in here and (r.series or not r.partial)], sample)
     if not records:
-        raise FedlibError(f"No record could be audited: {skipped[0].skipped}")
+        why = skipped[0].skipped if skipped else "none has come to an evaluation."
+        raise FedlibError(f"No record could be audited: {why}")
     pieces = [shortened(record, seconds * jobs / len(records)) for record in records]
     with tempfile.TemporaryDirectory() as folder:
-        again = engine.run(pieces, jobs, Store(folder), progress=progress)
+        again = engine.run(pieces, jobs, Store(folder), progress, finish=True)
     return [compare(old, new) for old, new in zip(records, again, strict=True)] + skipped
 
 
@@ -76,20 +77,21 @@ def choose(records: list[Record], sample: int) -> list[Record]:
 
 def shortened(record: Record, seconds: float) -> RunSpec:
     """The run of ``record``, cut to the rounds that fit into ``seconds``, but to no less than one evaluation."""
-    spec = record.spec
-    per_round = max(record.json["seconds"], 0.1) / spec.rounds
-    return spec.replace(rounds=min(spec.rounds, max(spec.eval_every, int(seconds / per_round))))
+    spec, done = record.spec, record.rounds_done
+    per_round = max(record.json["seconds"], 0.1) / done
+    return spec.replace(rounds=min(done, max(spec.eval_every, int(seconds / per_round))))
 
 
 def compare(old: Record, new: Record) -> Outcome:
     """Both records over the rounds they share."""
     same = alike(old.json["environment"], new.json["environment"])
-    return Outcome(old.id, label(old.spec), new.spec.rounds, old.spec.rounds, same, moved=_moved(old, new, same))
+    return Outcome(old.id, label(old.spec), new.rounds_done, old.rounds_done, same, moved=_moved(old, new, same))
 
 
 def alike(before: dict, now: dict) -> bool:
-    """Whether two machines are of one kind. Records from before the processor was noted are from another one."""
-    return all(before.get(name) == now[name] for name in ("torch", "capability", "cpu", "device"))
+    """Whether two machines, or all that a run was on, are of one kind. Where no processor is noted it is another."""
+    every = [before, now, *before.get("also", ()), *now.get("also", ())]
+    return all(one.get(name) == now[name] for one in every for name in ("torch", "capability", "cpu", "device"))
 
 
 def _moved(old: Record, new: Record, exact: bool) -> str:
@@ -97,13 +99,13 @@ def _moved(old: Record, new: Record, exact: bool) -> str:
         return "the partition is another one"
     if new.spec.rounds == old.spec.rounds and old.json["cohorts"] != new.json["cohorts"]:
         return "other clients take part"
-    if exact and new.spec.rounds == old.spec.rounds and old.error != new.error:  # elsewhere it may diverge later
-        return f"it ended in {new.error}"
-    if exact and old.series.keys() != new.series.keys():
-        return f"the series are {', '.join(new.series)} and were {', '.join(old.series)}"
+    shared = min(old.rounds_done, new.rounds_done)
+    ends = [r.error if r.error and r.error["round"] <= shared else None for r in (old, new)]
+    if exact and ends[0] != ends[1]:  # elsewhere it may diverge later
+        return f"it ended in {ends[1]}"
     if not exact:
         return _first_moved(old.series, new.series, [name for name in TOLERANCE if name in old.series], 1, TOLERANCE)
-    moved = _first_moved(old.series, new.series, sorted(old.series))
+    moved = _first_moved(old.series, new.series, sorted(old.series.keys() | new.series.keys()))
     for text, section in old.probes.items():
         again = new.probes.get(text, section)
         if section["revision"] == again["revision"]:  # else it is measured in another way now
@@ -117,7 +119,7 @@ def _first_moved(old: dict, new: dict, names: list[str], most: int | None = None
     shared = [(n, places[number]) for n, number in enumerate(old.get("round", [])) if number in places]
     for n, m in shared[:most]:
         for name in names:
-            before, after = old[name][n], new[name][m] if name in new else None
+            before, after = old[name][n] if name in old else None, new[name][m] if name in new else None
             if before != after and not (tolerance and abs(before - after) <= tolerance[name] * max(1, abs(before))):
                 return f"{name} of round {old['round'][n]} was {before} and is {after}"
     return ""

@@ -4,8 +4,10 @@ import functools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -17,6 +19,7 @@ from tqdm import tqdm
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.runs.measures import Measure
+from fedlib.runs.partial import common_rounds, how_far
 from fedlib.runs.store import Record, Store, default_store
 
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} rounds [{elapsed}{postfix}]"
@@ -24,57 +27,115 @@ _tell = None  # in a worker: says how many rounds of its run are done
 
 
 def run(
-    specs, jobs: int | None = None, store: Store | None = None, scale: str | None = None, progress: bool = True,
-    engine=None,
+    specs, jobs: int | None = None, store: Store | None = None, progress: bool = True, engine=None,
+    hours: float | None = None, finish: bool = False,
 ):  # fmt: skip
     """The records of ``specs`` (a dict, a list or one run or measurement), in the same shape. Missing ones are made.
 
+    With ``hours`` runs are made in the order given until the time is up, half-done ones go on, and what there is then
+    is returned; with 0 nothing is trained. FEDLIB_HOURS sets the default. Without, half-done runs are returned as they
+    are, unless ``finish``. Either way they are cut to the rounds that all runs of their setting have reached.
     With FEDLIB_TRAIN=0 a missing run raises instead. FEDLIB_JOBS sets the default number of workers. ``engine`` trains
     elsewhere than in processes of this machine, such as ``cluster.Ray("auto")``.
     """
     if isinstance(specs, (RunSpec, Measure)):
-        return run([specs], jobs, store, scale, progress, engine)[0]
-    store = store or default_store(scale)
+        return run([specs], jobs, store, progress, engine, hours, finish)[0]
+    store = store or default_store()
+    if hours is None and not finish:
+        hours = hours_by_default()
+    if hours is not None and not 0 <= hours < float("inf"):
+        raise FedlibError(f"hours must be a number of hours, 0 or more; got {hours}.")
     wanted = list(specs.values() if isinstance(specs, Mapping) else specs)
-    todo = missing(wanted, store)
+    todo = missing(wanted, store, finish or hours is not None)
     if todo and os.environ.get("FEDLIB_TRAIN") == "0":
         raise FedlibError(
             f"{len(todo)} of {len(wanted)} runs or their probes are not in {store.path} and FEDLIB_TRAIN=0 forbids "
             "training; unset it to train them."
         )
-    if todo:
+    if hours is None:
+        now, deadline = sorted(todo, key=estimate, reverse=True), None
+    else:  # measurements are short and have no rounds to stop at: they are always made
+        now, deadline = [s for s in todo if hours > 0 or isinstance(s, Measure)], time.time() + 3600 * hours
+    if now:
         jobs = jobs or int(os.environ.get("FEDLIB_JOBS", os.cpu_count() or 1))
-        (engine or train_all)(todo, jobs, store, progress)
-    if isinstance(specs, Mapping):
-        return {name: store.get(spec.id) for name, spec in specs.items()}
-    return [store.get(spec.id) for spec in wanted]
+        (engine or train_all)(now, jobs, store, progress, deadline)
+    if hours is not None:
+        for spec in todo:
+            show_half_done(spec, store)
+    records = [store.get(spec.id, spec) or (Record.not_begun(spec) if hours is not None else None) for spec in wanted]
+    records = common_rounds(records)
+    if progress and (text := how_far(records)):
+        print(text, file=sys.stderr)
+    return dict(zip(specs, records, strict=True)) if isinstance(specs, Mapping) else records
 
 
-def missing(specs, store: Store | None = None) -> list[RunSpec]:
-    """The distinct specs without a sound record that has their probes, the longest first."""
+def hours_by_default() -> float | None:
+    """FEDLIB_HOURS as a number, None if it is not set."""
+    text = os.environ.get("FEDLIB_HOURS")
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise FedlibError(f"FEDLIB_HOURS is a number of hours, such as 1.5; got {text!r}.") from None
+
+
+def missing(specs, store: Store | None = None, finish: bool = False) -> list[RunSpec]:
+    """The distinct specs without a sound record that has their probes, in order; half-done ones count if ``finish``."""
     store = store or default_store()
     distinct: dict = {}
     for spec in specs:
         twin = distinct.setdefault(spec.id, spec)
         distinct[spec.id] = twin.also(spec.probes) if spec.probes else twin
-    lacking = [spec for spec in distinct.values() if (record := store.find(spec.id)) is None or not record.has(spec)]
-    return sorted(lacking, key=estimate, reverse=True)
+
+    def lacks(spec, record: Record | None) -> bool:
+        return record is None or (finish if record.partial else not record.has(spec))
+
+    return [spec for spec in distinct.values() if lacks(spec, store.find(spec.id, spec))]
 
 
-def run_one(spec: RunSpec, store: Store, on_round=None, patience: float = -1) -> Record:
+def run_one(
+    spec: RunSpec, store: Store, on_round=None, patience: float = -1, deadline: float | None = None
+) -> Record:
     """One run through the store: read if there, else resumed or started, under the lock of its id.
 
-    Where another process is making it, ``patience`` says for how many seconds to wait (-1: as long as it takes).
+    Where another process is making it, ``patience`` says for how many seconds to wait (-1: as long as it takes). After
+    ``deadline`` (as time.time() counts) it stops at the next end of a round, and what there is becomes its record.
     """
     with store.lock(spec.id, patience):
-        before = store.find(spec.id)
-        if before and before.has(spec):  # another process was faster
+        before = store.find(spec.id, spec)
+        if before and not before.partial and before.has(spec):  # another process was faster
             return before
-        checkpoint = store.checkpoint(spec.id)
+        checkpoint = store.checkpoint(spec.id, deadline)
         record = complete(spec, before).perform(checkpoint, on_round)
-        keep(record, before, store)
-        checkpoint.clear()
+        if record.rounds_done:
+            keep(record, before, store)
+        if not record.partial:
+            checkpoint.clear()
     return record
+
+
+def show_half_done(spec: RunSpec, store: Store) -> None:
+    """Write the record of a run that was killed, from its checkpoint, so that what it has can be seen."""
+    from fedlib.federation.simulation import half_done
+
+    checkpoint, path = store.checkpoint(spec.id), store.path / f"{spec.id}.json"
+    if not checkpoint.path.exists() or (path.exists() and path.stat().st_mtime >= checkpoint.path.stat().st_mtime):
+        return
+    try:
+        with store.lock(spec.id, 0):
+            if record := half_done(spec, checkpoint):
+                keep(record, store.find(spec.id, spec), store)
+    except Timeout:  # another process is at it and will write one itself
+        return
+    except FedlibError as error:
+        warnings.warn(str(error), stacklevel=2)
+
+
+def rounds_done(spec: RunSpec, store: Store) -> int:
+    """How many rounds of an unfinished run there are, in its record or its checkpoint."""
+    from fedlib.federation.simulation import half_done
+
+    found = store.find(spec.id, spec), half_done(spec, store.checkpoint(spec.id))
+    return max((record.rounds_done for record in found if record and record.partial), default=0)
 
 
 def complete(spec: RunSpec, before: Record | None) -> RunSpec:
@@ -83,19 +144,43 @@ def complete(spec: RunSpec, before: Record | None) -> RunSpec:
 
 
 def keep(record: Record, before: Record | None, store: Store) -> None:
-    """Write a record; the numbers of the one before it, if any, must have come out again."""
+    """Write a record; the numbers of the one before it, if any, must have come out again. One with less is not kept."""
     from fedlib.runs.audit import compare  # late: audits run the engine
 
     if before and (moved := compare(before, record).moved):
         raise FedlibError(
-            f"{record.id}.json was run again to measure {record.spec.probes}, but the numbers moved: {moved}. The old "
-            "record was kept; delete it if the new numbers are right."
+            f"{record.id}.json was made again, but the numbers moved: {moved}. The old record was kept; delete it if "
+            "the new numbers are right."
         )
-    store.put(record)
+    if before is None or record.rounds_done >= before.rounds_done:
+        store.put(record)
 
 
-def train_all(todo: list[RunSpec], jobs: int, store: Store, progress: bool) -> None:
-    """Train in worker processes, in the order given. A worker that dies costs its run one retry, not the batch."""
+def uncommitted(specs, store: Store, evidence: Store) -> list[Record]:
+    """The records of ``specs`` that are in ``store`` and that the ``evidence`` lacks or has less of."""
+    found = []
+    for spec in {spec.id: spec for spec in specs}.values():
+        record, there = store.find(spec.id, spec), evidence.find(spec.id)
+        if record and not (there and there.rounds_done >= record.rounds_done and there.has(record.spec)):
+            found.append(record)
+    return found
+
+
+def commit(specs, store: Store, evidence: Store) -> int:
+    """Put those records among the evidence; returns how many there were."""
+    records = uncommitted(specs, store, evidence)
+    for record in records:
+        keep(record, evidence.find(record.id), evidence)
+    return len(records)
+
+
+def train_all(
+    todo: list[RunSpec], jobs: int, store: Store, progress: bool, deadline: float | None = None
+) -> None:
+    """Train in worker processes, in the order given. A worker that dies costs its run one retry, not the batch.
+
+    After ``deadline`` no run is begun any more, and those at work stop at the end of their round.
+    """
     context = multiprocessing.get_context("spawn")
     rounds = context.RawArray("q", jobs)  # done of the run a worker is at; no lock, which a dying worker might hold
 
@@ -108,9 +193,11 @@ def train_all(todo: list[RunSpec], jobs: int, store: Store, progress: bool) -> N
     with tqdm(total=sum(s.rounds for s in todo), desc="training", bar_format=BAR, disable=not progress) as bar:
         try:
             while waiting or running:
+                if deadline is not None and time.time() >= deadline:
+                    waiting = deque(spec for spec in waiting if isinstance(spec, Measure))
                 for k in list(idle)[: len(waiting)]:
                     try:
-                        running[idle[k].submit(_train, waiting[0], store)] = waiting[0], k, idle[k]
+                        running[idle[k].submit(_train, waiting[0], store, deadline)] = waiting[0], k, idle[k]
                         waiting.popleft(), idle.pop(k)
                     except BrokenProcessPool:  # it died between two runs
                         idle[k] = worker(k)
@@ -118,8 +205,8 @@ def train_all(todo: list[RunSpec], jobs: int, store: Store, progress: bool) -> N
                     spec, k, idle[k] = running.pop(future)
                     rounds[k] = 0
                     try:
-                        if future.result():
-                            done[spec] = spec.rounds
+                        if (made := future.result()) is not None:
+                            done[spec] = made
                         else:  # another process is at it: see later what became of it
                             waiting.append(spec)
                     except BrokenProcessPool:
@@ -168,13 +255,12 @@ def _follow(driver: int) -> None:
     os._exit(1)
 
 
-def _train(spec: RunSpec, store: Store) -> bool:
-    """Whether the run is done; False if another process is at it."""
+def _train(spec: RunSpec, store: Store, deadline: float | None = None) -> int | None:
+    """How many rounds of the run are done now; None if another process is at it."""
     try:
-        run_one(spec, store, _tell, patience=1)
+        return run_one(spec, store, _tell, 1, deadline).rounds_done
     except Timeout:
-        return False
-    return True
+        return None
 
 
 # Seconds for every parameter tensor of a step, and operations a second. Those of a core are fitted to

@@ -17,7 +17,7 @@ def pretrain(name: str, spec: RunSpec, on_epoch=None) -> dict:
     """
     from safetensors.torch import save
 
-    store = default_store("smoke")
+    store = default_store()
     with store.lock(spec.id):
         checkpoint = store.checkpoint(spec.id)
         record, state = trained(spec, checkpoint, on_epoch)

@@ -21,8 +21,12 @@ class Ray:
     address: str = "auto"  # of the cluster, such as 10.0.0.1:6379; auto is the one this machine is part of
     gpus: float = 0.0  # what a run gets of a GPU: with 0.25, four runs share one
 
-    def __call__(self, todo: list[RunSpec], jobs: int, store: Store, progress: bool) -> None:
+    def __call__(
+        self, todo: list[RunSpec], jobs: int, store: Store, progress: bool, deadline: float | None = None
+    ) -> None:
         """Train everything; how many ``jobs`` run at once is up to the cluster."""
+        if deadline is not None:
+            raise FedlibError("Runs on a Ray cluster have no checkpoints to stop at: leave out the hours.")
         try:
             import ray
         except ImportError:
@@ -32,7 +36,7 @@ class Ray:
         except (ConnectionError, RuntimeError, ValueError) as error:
             why = str(error).partition("\n")[0].rstrip(".")
             raise FedlibError(f"No Ray cluster answers at {self.address}: {why}. 'ray start' starts one.") from None
-        before = {spec: store.find(spec.id) for spec in todo}
+        before = {spec: store.find(spec.id, spec) for spec in todo}
         cost, done, lost = {spec: estimate(spec) for spec in todo}, {}, []
         bar = tqdm(total=sum(s.rounds for s in todo), desc="training", bar_format=BAR, disable=not progress)
         try:

@@ -6,13 +6,14 @@ import json
 import os
 import time
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from filelock import AcquireReturnProxy, FileLock, Timeout
+from filelock import FileLock, Timeout
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
@@ -23,6 +24,8 @@ from fedlib.runs.measures import Measure
 FORMAT = 1
 CHECKPOINT_SECONDS = 20.0
 LARGE = 30_000  # bytes of probes in a record
+MOST = 100_000_000  # bytes of a record; those of the workbook have 40,000 at most
+STALE = 3600.0  # seconds after which a half-written file has no writer any more
 
 
 @dataclass(frozen=True)
@@ -32,22 +35,34 @@ class Record:
     json: dict
 
     @classmethod
-    def of_run(cls, spec, series, partition, cohorts, environment, seconds, error=None, probes=None) -> "Record":
+    def of_run(cls, spec, series, partition, cohorts, environment, seconds, error=None, probes=None, rounds=None):
+        """Of a run to its end; ``rounds``, if given, says how many of its rounds are done so far."""
+        half = rounds is not None and rounds < spec.rounds and not error
         body = {
             "format": FORMAT,
             "id": spec.id,
             "spec": spec.to_json(),
             "revisions": spec.revisions,
-            "status": "diverged" if error else "ok",
+            "status": "diverged" if error else "partial" if half else "ok",
             "error": error,
             "summary": summary(series.get("accuracy", [])),
             "series": series,
-            "partition": {"fingerprint": partition.fingerprint, "sizes": [len(i) for i in partition.indices]},
+            "partition": partition,
             "cohorts": cohorts,
             "environment": environment,
             "seconds": round(seconds, 1),
-        } | ({"probes": probes} if probes else {})
+        }
+        body |= {"probes": probes} if probes else {}
+        body |= {"rounds_done": rounds} if half else {}
         return cls({**body, "checksum": checksum(body)})
+
+    @classmethod
+    def not_begun(cls, spec: RunSpec) -> "Record":
+        """Stands for a run of which there is nothing yet; it is never written."""
+        from fedlib.probes import sections
+
+        nobody = {"fingerprint": "", "sizes": []}
+        return cls.of_run(spec, {}, nobody, "", {}, 0.0, probes=sections(spec.probes), rounds=0)
 
     @classmethod
     def of_measure(cls, measure, result, environment, seconds) -> "Record":
@@ -66,14 +81,16 @@ class Record:
     def read(cls, path: Path) -> "Record":
         """The record in a file, or a sentence saying what is wrong with it."""
         try:
-            body = json.loads(path.read_text())
-            claimed = body.pop("checksum")
-        except (ValueError, KeyError, AttributeError, TypeError):
+            body = json.loads(file_content(path, MOST))
+            claimed, sealed = body.pop("checksum"), checksum(body)
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise FedlibError(f"{path} is cut short or not a record; delete it and run again.") from None
-        if claimed != checksum(body):
+        if claimed != sealed:
             raise FedlibError(f"{path} was edited: its checksum does not match; delete it and run again.")
-        if body["format"] != FORMAT:
-            raise FedlibError(f"{path} has format {body['format']}, this version reads {FORMAT}; run it again.")
+        if body.get("format") != FORMAT:
+            raise FedlibError(f"{path} has format {body.get('format')}, this version reads {FORMAT}; run it again.")
+        if wrong := misshapen(body):
+            raise FedlibError(f"{path} is not a record that a run has left: see its {wrong}; delete it and run again.")
         record = cls({**body, "checksum": claimed})
         try:
             record.spec  # noqa: B018
@@ -83,6 +100,8 @@ class Record:
             ) from None
         if record.id != path.stem or record.spec.id != record.id:
             raise FedlibError(f"{path} holds the run {record.spec.id}; delete it and run again.")
+        if record.partial and not 0 < record.rounds_done < record.spec.rounds:
+            raise FedlibError(f"{path} has {record.rounds_done} rounds of {record.spec.rounds}; delete it, run again.")
         return record
 
     @property
@@ -116,6 +135,11 @@ class Record:
 
         alike = [one for one in self.probes if one.partition("(")[0] == text]  # a bare name, if only one has it
         name = canonical(text) if canonical(text) in self.probes or len(alike) != 1 else alike[0]
+        if self.partial and not self.probes.get(name, {}).get("series"):
+            raise FedlibError(
+                f"The probe {name} has nothing of {self.id} yet, of which {self.rounds_done} of {self.spec.rounds} "
+                "rounds are done: 'fedlib run' goes on with it if told --hours or --finish."
+            )
         choose(f"probe in {self.id}", name, self.probes or ("none",))
         return self.probes[name]["series"]
 
@@ -134,7 +158,31 @@ class Record:
 
     @property
     def status(self) -> str:
+        """ok, diverged, or partial: its first rounds only."""
         return self.json["status"]
+
+    @property
+    def partial(self) -> bool:
+        """Whether the run is half done, or has not begun."""
+        return self.json.get("status") == "partial"
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is no result of the run yet: it has not begun, or not come to its first evaluation."""
+        return self.partial and not self.series
+
+    @property
+    def rounds_done(self) -> int:
+        return self.json.get("rounds_done", self.spec.rounds)
+
+    def first(self, rounds: int) -> "Record":
+        """What it would have been if it had been stopped after so many rounds; that it diverged later stays known."""
+        if rounds >= self.rounds_done:
+            return self
+        probes = {text: one | {"series": cut(one["series"], rounds)} for text, one in self.probes.items()}
+        kept = (self.json[name] for name in ("partition", "cohorts", "environment"))
+        seconds = self.json["seconds"] * rounds / self.rounds_done
+        return Record.of_run(self.spec, cut(self.series, rounds), *kept, seconds, self.error, probes, rounds)
 
     @property
     def error(self) -> dict | None:
@@ -163,9 +211,67 @@ def summary(accuracy: list[float]) -> dict | None:
     return {name: round(float(value), 6) for name, value in values.items()}
 
 
+def cut(series: dict[str, list], rounds: int) -> dict[str, list]:
+    """The part of the series up to a round, without those that begin later."""
+    most = sum(number <= rounds for number in series.get("round", ()))
+    parts = {name: values[:most] for name, values in series.items()}
+    return {name: values for name, values in parts.items() if any(v is not None for v in values)}
+
+
+NUMBER, NOTHING = (int, float), type(None)
+PARTS = {"id": str, "revisions": dict, "environment": dict, "seconds": NUMBER}
+RUN = {"spec": dict, "status": str, "error": (dict, NOTHING), "summary": (dict, NOTHING), "series": dict}
+RUN |= {"partition": dict, "cohorts": str}
+MEASUREMENT = {"measurement": str, "result": dict}
+
+
+def misshapen(body: dict) -> str:
+    """The first part of a record that is missing or of the wrong kind, or nothing."""
+    for name, kind in (PARTS | (MEASUREMENT if "measurement" in body else RUN)).items():
+        if not isinstance(body.get(name), kind):
+            return name
+    if "measurement" in body:
+        return ""
+    status, error, probes, split = body["status"], body["error"] or {}, body.get("probes", {}), body["partition"]
+    inner = {
+        "status": status in ("ok", "diverged", "partial"),
+        "rounds_done": isinstance(body.get("rounds_done"), int if status == "partial" else NOTHING),
+        "error": bool(error) == (status == "diverged")
+        and isinstance(error.get("message", ""), str)
+        and isinstance(error.get("round", 0), int),
+        "summary": all(isinstance(v, NUMBER) for v in (body["summary"] or {}).values()),
+        "series": aligned(body["series"]),
+        "partition": isinstance(split.get("fingerprint"), str) and isinstance(split.get("sizes"), list),
+        "probes": isinstance(probes, dict)
+        and all(isinstance(p, dict) and "revision" in p and aligned(p.get("series")) for p in probes.values()),
+    }
+    return next((name for name, right in inner.items() if not right), "")
+
+
+def aligned(series) -> bool:
+    """Whether these are series: lists as long as that of their rounds, which ascend; numbers, or lists of them."""
+    if not isinstance(series, dict) or not all(isinstance(values, list) for values in series.values()):
+        return False
+    rounds = series.get("round", [])
+    if not all(type(n) is int for n in rounds) or any(a >= b for a, b in zip(rounds, rounds[1:], strict=False)):
+        return False
+    kinds = {type(v) for values in series.values() for v in values}
+    return kinds <= {int, float, NOTHING, list} and {len(values) for values in series.values()} <= {len(rounds)}
+
+
 def checksum(body: dict) -> str:
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_content(path: Path, most: int | None = None) -> bytes:
+    """What is in a file of at most so many bytes; a folder or a pipe in its place is a ValueError, not a wait."""
+    if not path.is_file() or (most is not None and path.stat().st_size > most):
+        raise ValueError(path)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FedlibError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -185,21 +291,38 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 class Store:
-    """A folder of records; work in progress (locks, checkpoints) lives in its ``.work``."""
+    """A folder of records; work in progress (locks, checkpoints) lives in its ``.work``.
 
-    def __init__(self, path: Path | str):
+    What it lacks is read from the store ``behind`` it. Nothing is ever written there.
+    """
+
+    def __init__(self, path: Path | str, behind: "Store | None" = None):
         self.path = Path(path)
         self.work = self.path / ".work"
+        self.behind = behind
 
-    def get(self, id: str) -> Record | None:
-        """The record, or None if there is none; a damaged one raises rather than being trusted."""
-        path = self.path / f"{id}.json"
-        return Record.read(path) if path.exists() else None
+    def get(self, id: str, spec: "RunSpec | Measure | None" = None) -> Record | None:
+        """The record, or None if there is none; a damaged one raises rather than being trusted.
 
-    def find(self, id: str) -> Record | None:
+        Of two, here and behind, that with more rounds counts, then that with the probes of ``spec``, then the one here.
+        """
+        found, damage = [], []
+        for store in filter(None, (self, self.behind)):
+            path = store.path / f"{id}.json"
+            try:
+                found += [Record.read(path)] if os.path.lexists(path) else []
+            except FedlibError as error:
+                damage.append(error)
+        if damage and not found:
+            raise damage[0]
+        if damage:
+            warnings.warn(f"Left aside: {damage[0]}", stacklevel=2)
+        return max(found, key=lambda r: (r.rounds_done, spec is None or r.has(spec)), default=None)
+
+    def find(self, id: str, spec: "RunSpec | Measure | None" = None) -> Record | None:
         """As ``get``, but a damaged record counts as missing: it will be run again and replaced."""
         try:
-            return self.get(id)
+            return self.get(id, spec)
         except FedlibError as error:
             warnings.warn(f"Made again, because {error}", stacklevel=2)
             return None
@@ -212,34 +335,58 @@ class Store:
             )
         text = json.dumps(record.json, indent=None, separators=(",", ":"), sort_keys=True)
         write_atomically(self.path / f"{record.id}.json", (text + "\n").encode())
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what processes left that were killed while they wrote."""
+        for left in (*self.path.glob(".*.partial"), *self.work.glob(".*.partial")):
+            with suppress(OSError):
+                if time.time() - left.stat().st_mtime > STALE:
+                    left.unlink()
 
     def ids(self) -> list[str]:
+        """Of the records here, without those behind."""
         return sorted(p.stem for p in self.path.glob("*.json"))
 
-    def lock(self, id: str, patience: float = -1) -> AcquireReturnProxy:
+    @contextmanager
+    def lock(self, id: str, patience: float = -1) -> Iterator[None]:
         """Held while a run is made, so that two processes never make the same one; gives up after ``patience`` s."""
+        lock = FileLock(self.work / f"{id}.lock")
         try:
             self.work.mkdir(parents=True, exist_ok=True)
-            return FileLock(self.work / f"{id}.lock").acquire(patience)
+            lock.acquire(patience)
         except Timeout:
             raise
         except OSError as error:
             raise FedlibError(f"Cannot write to the store {self.path}: {error.strerror}. Set FEDLIB_STORE.") from None
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # before it is released; who waits for it notices and makes a new one
+                os.unlink(lock.lock_file)
+            lock.release()
 
-    def checkpoint(self, id: str) -> "Checkpoint":
-        return Checkpoint(self.work / f"{id}.checkpoint", id)
+    def checkpoint(self, id: str, deadline: float | None = None) -> "Checkpoint":
+        return Checkpoint(self.work / f"{id}.checkpoint", id, deadline)
 
 
 class Checkpoint:
-    """The state of an unfinished run, written every few seconds; a damaged file is ignored."""
+    """The state of an unfinished run, written every few seconds; a damaged file is ignored.
 
-    def __init__(self, path: Path, id: str):
-        self.path, self.id = path, id
+    A run that has one can stop after any round and go on later: ``deadline`` (as time.time() counts) says when.
+    """
+
+    def __init__(self, path: Path, id: str, deadline: float | None = None):
+        self.path, self.id, self.deadline = path, id, deadline
         self.every = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS))
         self.last = time.monotonic()
 
     def due(self) -> bool:
         return time.monotonic() - self.last >= self.every
+
+    def over(self) -> bool:
+        """Whether the time is up."""
+        return self.deadline is not None and time.time() >= self.deadline
 
     def save(self, **state) -> None:
         import torch
@@ -254,14 +401,14 @@ class Checkpoint:
         import torch
 
         try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
+            content = file_content(self.path)
+            digest, body = content[:64], content[64:]
+            if hashlib.sha256(body).hexdigest().encode() != digest:
+                return None
+            state = torch.load(io.BytesIO(body), weights_only=True, map_location=device)
+            return state if (state["id"], state["format"]) == (self.id, FORMAT) else None
+        except Exception:  # nothing there, or sealed by hand around something else: torch raises all sorts of things
             return None
-        digest, body = content[:64], content[64:]
-        if hashlib.sha256(body).hexdigest().encode() != digest:
-            return None
-        state = torch.load(io.BytesIO(body), weights_only=True, map_location=device)
-        return state if (state["id"], state["format"]) == (self.id, FORMAT) else None
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -269,8 +416,13 @@ class Checkpoint:
             left.unlink(missing_ok=True)
 
 
-def default_store(scale: str | None = None) -> Store:
-    """FEDLIB_STORE, else the committed records; smoke runs are throw-away and kept apart."""
-    if named := os.environ.get("FEDLIB_STORE"):
-        return Store(named)
-    return Store(ROOT / "build" / "runs" if scale == "smoke" else ROOT / "papers" / "runs")
+def committed() -> Store:
+    """The records that the workbook's pages stand on."""
+    return Store(ROOT / "papers" / "runs")
+
+
+def default_store() -> Store:
+    """One's own records, in FEDLIB_STORE or else build/runs; what they lack is read from the committed ones."""
+    evidence = committed()
+    own = Path(os.environ.get("FEDLIB_STORE") or ROOT / "build" / "runs")
+    return evidence if own.resolve() == evidence.path.resolve() else Store(own, behind=evidence)

@@ -15,6 +15,7 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
 from fedlib.core.registry import choose
 from fedlib.core.spec import RunSpec
+from fedlib.runs.partial import how_far
 from fedlib.workbook.claims import Claim, best_elsewhere, by_seed, compare, interval, paired
 from fedlib.workbook.page import show_table
 
@@ -181,7 +182,7 @@ def stated(paper: str, figure: str | None = None) -> pd.DataFrame:
 def curve(record, series: str = "accuracy") -> pd.Series:
     """One series of a record by round; accuracy in percent."""
     values = record.accuracy if series == "accuracy" else record.curve(series)
-    return pd.Series(np.asarray(values, float), index=record.series["round"], name=series)
+    return pd.Series(np.asarray(values, float), index=record.series.get("round", []), name=series)
 
 
 def measured(record, probe: str) -> pd.DataFrame:
@@ -195,20 +196,25 @@ def probes(spec: RunSpec, name: str) -> list[str]:
 
 
 def indicators(records: dict, names, probe: str) -> pd.DataFrame:
-    """One row per run: what a probe found, each number's mean over the middle tenth of the rounds; NaN if it diverged.
+    """One row per run: what a probe found, each number's mean over the middle tenth of the rounds.
+
+    NaN if the run diverged or has no result yet.
     """
-    rows = [measured(record, probe).astype(float).apply(middle) for record in records.values()]
-    found = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(records, names=names))
-    return found[[record.status == "ok" for record in records.values()]].reindex(found.index)
+    begun = {key: record for key, record in records.items() if not record.waiting}
+    rows = [measured(record, probe).astype(float).apply(middle) for record in begun.values()]
+    found = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(begun, names=names))
+    kept = found[[record.status != "diverged" for record in begun.values()]]
+    return kept.reindex(pd.MultiIndex.from_tuples(records, names=names))
 
 
 def probed(records: dict, names, probe: str, words: dict) -> pd.DataFrame:
     """A probe's numbers in long form: one row per run, round and number of ``words``, which gives each its name."""
     frames = []
-    for key, record in records.items():
+    for key, record in ((key, record) for key, record in records.items() if not record.waiting):
         found = measured(record, probe)[list(words)].astype(float).rename(columns=words).reset_index()
         frames.append(found.melt("round", var_name="quantity").assign(**dict(zip(names, key, strict=True))))
-    return pd.concat(frames, ignore_index=True)[[*names, "quantity", "round", "value"]]
+    columns = [*names, "quantity", "round", "value"]
+    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
 def curves(records: dict, names, series: str = "accuracy") -> pd.DataFrame:
@@ -230,7 +236,8 @@ def layers(records: dict, names, series: str = "gamma") -> pd.DataFrame:
         for name in sorted(found, key=lambda n: ("classifier" in n, "/norm" in n, "/embedding" not in n, n)):
             long = curve(record, name).rename(series).rename_axis("round").reset_index()
             frames.append(long.assign(layer=name.removeprefix(f"{series}/"), **dict(zip(names, key, strict=True))))
-    return pd.concat(frames, ignore_index=True)[[*names, "layer", "round", series]]
+    columns = [*names, "layer", "round", series]
+    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
 def weights(records: dict, names) -> pd.DataFrame:
@@ -248,11 +255,11 @@ def weights(records: dict, names) -> pd.DataFrame:
 
 
 def scores(records: dict, names, series: str = "accuracy", **metrics) -> pd.DataFrame:
-    """One row per run, one column per metric (a function of its curve); all NaN where the run diverged."""
+    """One row per run, one column per metric (a function of its curve); all NaN if it diverged or has no result yet."""
     rows = []
     for key, record in records.items():
-        if series in record.series:
-            ok = record.status == "ok"
+        if series in record.series or record.waiting:
+            ok = record.status != "diverged" and not record.waiting
             values = {name: f(curve(record, series)) if ok else np.nan for name, f in metrics.items()}
             rows.append(dict(zip(names, key, strict=True)) | values)
     return pd.DataFrame(rows, columns=[*names, *metrics]).set_index(list(names))
@@ -290,18 +297,19 @@ def mean_text(values, digits: int = 1) -> str:
 
 
 def settled(records: dict, names) -> str:
-    """Sentences on what the page rests on: how many runs, which seeds, what data, what diverged."""
+    """Sentences on what the page rests on: how many runs, which seeds, what data, what diverged or is half done."""
     at = list(names).index("seed")
     cells: dict = {}
     for key in records:
         cells.setdefault(key[:at] + key[at + 1 :], []).append(key[at])
     kinds = {tuple(sorted(seeds)) for seeds in cells.values()}
     said = " or ".join(", ".join(map(str, kind)) for kind in sorted(kinds))
-    diverged = sum(r.status != "ok" for r in records.values())
+    diverged = sum(r.status == "diverged" for r in records.values())
     specs = [r.spec for r in records.values()]
     data = dict.fromkeys(s.dataset + (f" (first {s.subset:,} {_kind(s.dataset)})" if s.subset else "") for s in specs)
     text = f"{len(records)} runs in {len(cells)} cells, each with seeds {said}. Data: {', '.join(data)}."
-    return text + (f" {diverged} diverged and count as unmeasured." if diverged else "")
+    text += f" {diverged} diverged and count as unmeasured." if diverged else ""
+    return " ".join(filter(None, (text, how_far(records.values()))))
 
 
 # Tables of accuracy: rows are methods, columns are (data, alpha). ``labels`` names the methods in the order of the
@@ -340,7 +348,7 @@ def show_gains(scores: pd.DataFrame, told: dict, pairs, labels: dict, titles: di
 
     The last column has what it adds in the last round alone: in short runs the last ten reward who is only faster.
     """
-    from fedlib.workbook import plots
+    from fedlib.workbook.notebooks import plots
 
     rows = []
     for ours, base in pairs:
@@ -383,7 +391,7 @@ def show_gws(records: dict, names, x: str, xlabel: str) -> pd.DataFrame:
 
     Returns one row per run of GWS: ``sweep``, the gain and r, the mean step over the mean pull.
     """
-    from fedlib.workbook import plots
+    from fedlib.workbook.notebooks import plots
 
     print(settled(records, names))
     every = sweep(records, names)
@@ -411,7 +419,7 @@ def show_sweep(records: dict, names, told: dict, xlabel: str) -> pd.DataFrame:
 
     ``names`` has "alpha", "level" (text), "method" and "seed"; ``told`` is the paper's, by (alpha, level, quantity).
     """
-    from fedlib.workbook import plots
+    from fedlib.workbook.notebooks import plots
 
     print(settled(records, names))
     result = sweep(records, names)
@@ -443,7 +451,7 @@ def show_rounds(records: dict, names, titles: dict) -> pd.DataFrame:
 
     Returns one row per run: accuracy in its last round, over the last ten and the best ten in a row, and roughness.
     """
-    from fedlib.workbook import plots
+    from fedlib.workbook.notebooks import plots
 
     print(settled(records, names))
     frame = curves(records, names).replace({"method": {"law_swa": "FedLAW with SWA"}})
