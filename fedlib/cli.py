@@ -98,8 +98,8 @@ def list_(names, as_json):
     fedlib list fedlap
     fedlib list --json | jq '.[].claims[] | select(.verdict == "not reproduced") | .text'
     """
+    from fedlib.workbook import notebooks as workbook
     from fedlib.workbook.claims import Claim, cells
-    from fedlib.workbook.notebooks import notebooks as workbook
 
     notebooks = workbook.find(names)
     if as_json:
@@ -128,8 +128,8 @@ def report(update, as_json):
     fedlib report --update               after notebooks were executed again
     fedlib report --json | jq '.[] | select(.paper == "fedlws" and .verdict == "reproduced") | .text'
     """
-    from fedlib.workbook.notebooks import notebooks as workbook
-    from fedlib.workbook.notebooks import report
+    from fedlib.workbook import notebooks as workbook
+    from fedlib.workbook import report
 
     claims = report.gather(workbook.find())
     if as_json:
@@ -158,9 +158,9 @@ def site(notebooks, out):
     fedlib site --notebooks build/notebooks/laptop   from those that 'fedlib run' has just executed
     """
     from fedlib.runs.store import committed
-    from fedlib.workbook.notebooks import notebooks as workbook
-    from fedlib.workbook.notebooks import report
-    from fedlib.workbook.notebooks import site as site_
+    from fedlib.workbook import notebooks as workbook
+    from fedlib.workbook import report
+    from fedlib.workbook import site as site_
 
     found = workbook.find(folder=notebooks.resolve()) if notebooks else workbook.find()
     start = site_.build(found, (out or workbook.ROOT / "build" / "site").resolve(), committed())
@@ -181,7 +181,7 @@ def plan(names, scale, parameters, jobs, as_json):
     """
     from fedlib.runs import engine
     from fedlib.runs.store import default_store
-    from fedlib.workbook.notebooks import notebooks as workbook
+    from fedlib.workbook import notebooks as workbook
 
     store, rows, left, gpu, done = default_store(), [], {}, {}, {}
     for nb, changes in selection(names, scale, parameters):
@@ -255,8 +255,8 @@ def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, co
     from fedlib.runs import engine as engine_
     from fedlib.runs import ray as cluster
     from fedlib.runs.store import committed, default_store
-    from fedlib.workbook.notebooks import notebooks as workbook
-    from fedlib.workbook.notebooks import report as report_
+    from fedlib.workbook import notebooks as workbook
+    from fedlib.workbook import report as report_
 
     chosen = selection(names, scale, parameters)
     if update:
@@ -333,7 +333,7 @@ def refuse_damaged(store, ids) -> None:
 
 def selection(names, scale, parameters) -> list[tuple]:
     """The notebooks with their changed parameters; anything unknown fails here, before anything runs."""
-    from fedlib.workbook.notebooks import notebooks as workbook
+    from fedlib.workbook import notebooks as workbook
 
     values = dict(parameters) | ({"scale": scale} if scale else {})
     return [(nb, nb.changes(values)) for nb in workbook.find(names)]

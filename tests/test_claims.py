@@ -10,6 +10,7 @@ from IPython.utils.capture import capture_output
 from scipy import stats
 from scipy.spatial.distance import pdist
 
+from fedlib.workbook import claims as claims_module
 from fedlib.workbook.claims import (
     MIME,
     best_elsewhere,
@@ -22,7 +23,6 @@ from fedlib.workbook.claims import (
     paired,
     show_claims,
 )
-from fedlib.workbook.notebooks import claims as claims_module
 
 
 def verdict(effects, **kw):

@@ -14,8 +14,8 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.federation.simulation import simulate
 from fedlib.runs.store import Record
-from fedlib.workbook.notebooks import notebooks as workbook
-from fedlib.workbook.notebooks import paper, plots
+from fedlib.workbook import notebooks as workbook
+from fedlib.workbook import paper, plots
 from fedlib.workbook.page import show_table
 
 NAMES = ("panel", "method", "seed")

@@ -10,9 +10,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from fedlib.algorithms import ALGORITHMS
+from fedlib.core.paths import ROOT
 from fedlib.core.spec import RunSpec
 from fedlib.runs.store import Record, Store
-from fedlib.workbook.notebooks import ROOT, find, site
+from fedlib.workbook import site
+from fedlib.workbook.notebooks import find
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

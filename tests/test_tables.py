@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedlib.core.errors import FedlibError
-from fedlib.workbook.notebooks import paper
+from fedlib.workbook import paper
 
 CELL = {"fedavg": "fedavg", "fedavg+lws": "lws(beta={beta})"}
 

@@ -7,8 +7,8 @@ import pytest
 from conftest import write_notebook
 
 from fedlib.core.errors import FedlibError
+from fedlib.workbook import notebooks as workbook
 from fedlib.workbook.notebooks import Notebook, cleaned, execute_all, find, typed, update
-from fedlib.workbook.notebooks import notebooks as workbook
 
 COMMITTED = find()
 

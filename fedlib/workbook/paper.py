@@ -348,7 +348,7 @@ def show_gains(scores: pd.DataFrame, told: dict, pairs, labels: dict, titles: di
 
     The last column has what it adds in the last round alone: in short runs the last ten reward who is only faster.
     """
-    from fedlib.workbook.notebooks import plots
+    from fedlib.workbook import plots
 
     rows = []
     for ours, base in pairs:
@@ -391,7 +391,7 @@ def show_gws(records: dict, names, x: str, xlabel: str) -> pd.DataFrame:
 
     Returns one row per run of GWS: ``sweep``, the gain and r, the mean step over the mean pull.
     """
-    from fedlib.workbook.notebooks import plots
+    from fedlib.workbook import plots
 
     print(settled(records, names))
     every = sweep(records, names)
@@ -419,7 +419,7 @@ def show_sweep(records: dict, names, told: dict, xlabel: str) -> pd.DataFrame:
 
     ``names`` has "alpha", "level" (text), "method" and "seed"; ``told`` is the paper's, by (alpha, level, quantity).
     """
-    from fedlib.workbook.notebooks import plots
+    from fedlib.workbook import plots
 
     print(settled(records, names))
     result = sweep(records, names)
@@ -451,7 +451,7 @@ def show_rounds(records: dict, names, titles: dict) -> pd.DataFrame:
 
     Returns one row per run: accuracy in its last round, over the last ten and the best ten in a row, and roughness.
     """
-    from fedlib.workbook.notebooks import plots
+    from fedlib.workbook import plots
 
     print(settled(records, names))
     frame = curves(records, names).replace({"method": {"law_swa": "FedLAW with SWA"}})
