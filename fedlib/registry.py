@@ -17,7 +17,7 @@ from fedlib.errors import FedlibError
 def parse(text: str) -> list[tuple[str, dict[str, Any]]]:
     """``"a(x=1)+b"`` to ``[("a", {"x": 1}), ("b", {})]``."""
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text.strip(), mode="eval").body if isinstance(text, str) else None
     except SyntaxError:
         tree = None
     calls = _calls(tree) if tree is not None else None
