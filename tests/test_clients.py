@@ -84,18 +84,19 @@ def test_feddyn_client_without_strength_or_at_the_start_is_fedavgs(variant):
 
 def test_feddyn_server_by_hand():
     # Two of four clients: h/alpha = -(1/4) * (1 + 3) = -1, so the mean 2 becomes 3.
-    first = fedlib.aggregate("feddyn", *states([0.0]), states([1.0], [3.0]), sizes=[1, 9], clients=4)
+    some = dict(sizes=[1, 9], clients=4, trained=True)
+    first = fedlib.aggregate("feddyn", *states([0.0]), states([1.0], [3.0]), **some)
     close(first.state_dict["w"], [2.0 + 1.0])
-    second = fedlib.aggregate("feddyn", first.state_dict, states([4.0], [6.0]), [1, 9], clients=4, state=first.state)
+    second = fedlib.aggregate("feddyn", first.state_dict, states([4.0], [6.0]), state=first.state, **some)
     close(second.state_dict["w"], [5.0 + 1.0 + (1 + 3) / 4])
-    off = fedlib.aggregate("feddyn(alpha=0)", *states([0.0]), states([1.0], [3.0]), sizes=[1, 9], clients=4)
+    off = fedlib.aggregate("feddyn(alpha=0)", *states([0.0]), states([1.0], [3.0]), **some)
     close(off.state_dict["w"], [2.0])
 
 
 def test_feddyn_released_takes_the_first_clients_buffers():
     one, two = nn.BatchNorm1d(2).state_dict(), nn.BatchNorm1d(2).state_dict()
     two["running_mean"] = torch.tensor([4.0, 8.0])
-    result = fedlib.aggregate("feddyn(variant=released)", one, [two, one], sizes=[1, 3])
+    result = fedlib.aggregate("feddyn(variant=released)", one, [two, one], sizes=[1, 3], trained=True)
     assert result.state_dict["running_mean"].tolist() == [4.0, 8.0]
 
 

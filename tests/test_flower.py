@@ -66,7 +66,8 @@ def test_a_method_that_remembers_does(models):
     for number in (1, 2):
         strategy.sent = start
         arrays, _ = strategy.aggregate_train(number, replies(clients, [1, 1, 1]))
-        expected = aggregate("fedadam(lr=0.1)", start, clients, [1, 1, 1], state=state, round=number).state_dict
+        result = aggregate("fedadam(lr=0.1)", start, clients, [1, 1, 1], state=state, round=number)
+        expected, state = result.state_dict, result.state
         for name, tensor in arrays.to_torch_state_dict().items():
             torch.testing.assert_close(tensor, expected[name])
     fresh = aggregate("fedadam(lr=0.1)", start, clients, [1, 1, 1]).state_dict

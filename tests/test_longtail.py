@@ -131,6 +131,7 @@ def test_creff_server_matches_re_trains_and_leaves_the_average_alone():
     form, runs = "creff(features=8, steps=150, epochs=200, classifier_lr=0.1)", {}
     for number in (1, 2):
         result = fedlib.aggregate(form, w, [w, w], [1, 3], uploads={"creff": list(sent)}, state=runs, round=number)
+        runs = result.state
         assert all(torch.equal(result.state_dict[name], t) for name, t in w.items()), "what is broadcast"
         if number == 1:
             phi, v = runs["creff"]["classifier"].clone(), runs["creff"]["features"].clone()

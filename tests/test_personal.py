@@ -83,7 +83,7 @@ def test_personal_layers_are_never_averaged(form, head):
         return {"body.weight": torch.tensor([body]), "classifier.weight": torch.tensor([head])}
 
     clients = [state(2.0, 7.0), state(4.0, 9.0)]
-    after = fedlib.aggregate(form, state(0.0, 1.0), clients, sizes=[1, 1]).state_dict
+    after = fedlib.aggregate(form, state(0.0, 1.0), clients, sizes=[1, 1], trained=True).state_dict
     assert float(after["body.weight"]) == (1.5 if "gamma" in form else 3.0)
     assert float(after["classifier.weight"]) == head
 
@@ -92,7 +92,7 @@ def test_weightings_do_not_see_personal_layers():
     """Two clients differ only in what is theirs: nothing to weigh them by."""
     start = {"body.weight": torch.tensor([1.0, 0.0]), "classifier.weight": torch.tensor([1.0, 0.0])}
     clients = [{**start, "classifier.weight": torch.tensor(w)} for w in ([5.0, 0.0], [0.0, -5.0])]
-    weights = fedlib.aggregate("fedper+ldawa", start, clients, sizes=[1, 1]).weights
+    weights = fedlib.aggregate("fedper+ldawa", start, clients, sizes=[1, 1], trained=True).weights
     assert torch.equal(weights[0], weights[1])
 
 

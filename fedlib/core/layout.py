@@ -40,9 +40,9 @@ class Entry:
         o, i, *kernel = self.shape
         return part.view(*lead, o, *kernel, i).movedim(-1, len(lead) + 1)
 
-    def flat(self, tensor: Tensor, device=None) -> Tensor:
+    def flat(self, tensor: Tensor, device=None, dtype: torch.dtype = torch.float32) -> Tensor:
         """The other way: this tensor's numbers in the order of its slice, without a copy where there is a choice."""
-        tensor = tensor.to(device, torch.float32)
+        tensor = tensor.to(device, dtype)
         return (tensor.movedim(1, -1) if self.channels_last else tensor).reshape(-1)
 
 
@@ -104,39 +104,42 @@ class Layout:
     def classifier(self) -> Layer:
         return next((x for x in self.layers if x.name == "classifier"), self.layers[-1])
 
-    def pack(self, state: dict[str, Tensor], device=None) -> tuple[Tensor, Tensor]:
-        """A state_dict as (theta, buffers); counters become float32."""
-        thetas, buffers = self.pack_all([state], device)
+    def pack(self, state: dict[str, Tensor], device=None, dtype=torch.float32) -> tuple[Tensor, Tensor]:
+        """A state_dict as (theta, buffers); counters become floating-point numbers."""
+        thetas, buffers = self.pack_all([state], device, dtype)
         return thetas[0], buffers[0]
 
     @torch.no_grad()
-    def pack_all(self, states: list[dict[str, Tensor]], device=None) -> tuple[Tensor, Tensor]:
+    def pack_all(self, states: list[dict[str, Tensor]], device=None, dtype=torch.float32) -> tuple[Tensor, Tensor]:
         """A cohort's state_dicts as two matrices, one row per state_dict."""
-        thetas = matrix(len(states), self.size, device)
-        buffers = matrix(len(states), self.buffer_size, device)
+        thetas = matrix(len(states), self.size, device, dtype)
+        buffers = matrix(len(states), self.buffer_size, device, dtype)
         for k, state in enumerate(states):
             for rows, buffer in ((thetas, False), (buffers, True)):
-                flat = [e.flat(state[e.name], device) for e in self.entries if e.buffer == buffer]
+                flat = [e.flat(state[e.name], device, dtype) for e in self.entries if e.buffer == buffer]
                 if flat:
                     torch.cat(flat, out=rows[k])
         return thetas, buffers
 
     def unpack(self, theta: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        """The state_dict back, in the original dtypes and contiguous."""
-        return {
-            e.name: e.view(buffers if e.buffer else theta).to(e.dtype).clone(memory_format=torch.contiguous_format)
-            for e in self.entries
-        }
+        """The state_dict back, in the original dtypes and contiguous; what is no floating point is rounded."""
+
+        def tensor(e: Entry) -> Tensor:
+            values = e.view(buffers if e.buffer else theta)
+            values = values if e.dtype.is_floating_point else values.round()  # a mean of counters: 2.9999998 is 3
+            return values.to(e.dtype).clone(memory_format=torch.contiguous_format)
+
+        return {e.name: tensor(e) for e in self.entries}
 
 
-def matrix(rows: int, columns: int, device=None) -> Tensor:
+def matrix(rows: int, columns: int, device=None, dtype: torch.dtype = torch.float32) -> Tensor:
     """An empty matrix; a large one on huge pages, since touching new memory page by page costs more than filling it."""
-    size = rows * columns * 4
+    size = rows * columns * dtype.itemsize
     if size < 1 << 24 or torch.device(device or "cpu").type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(rows, columns, device=device)
+        return torch.empty(rows, columns, device=device, dtype=dtype)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=torch.float32).view(rows, columns)
+    return torch.frombuffer(pages, dtype=dtype).view(rows, columns)
 
 
 def gather(x: Tensor, index: Tensor) -> Tensor:
@@ -149,10 +152,12 @@ def gather(x: Tensor, index: Tensor) -> Tensor:
 class FlatModel:
     """A module whose parameters, gradients and buffers are views into ``theta``, ``grad`` and ``buffers``."""
 
-    def __init__(self, model: nn.Module, device: torch.device | str = "cpu", channels_last: bool = False):
+    def __init__(
+        self, model: nn.Module, device: torch.device | str = "cpu", channels_last: bool = False, dtype=torch.float32
+    ):
         self.model = model.to(device)
         self.layout = Layout.of_model(model, channels_last)
-        self.theta, self.buffers = self.layout.pack(model.state_dict(), device)
+        self.theta, self.buffers = self.layout.pack(model.state_dict(), device, dtype)
         self.grad = torch.zeros_like(self.theta)
         self._attach()
 
@@ -160,6 +165,8 @@ class FlatModel:
         owners = dict(self.model.named_modules())
         for e in self.layout.entries:
             module, _, name = e.name.rpartition(".")
+            if e.buffer and not e.dtype.is_floating_point and not e.name.endswith(BUFFERS):
+                continue  # positions or masks of a model's own, which nothing averages: they index, so stay integers
             if e.buffer:
                 # .data: views of one tensor share a version counter, and the second BatchNorm's in-place update
                 # would make autograd believe that the first one's statistics had been overwritten.

@@ -20,7 +20,7 @@ REGISTRIES: dict[str, "Registry"] = {}  # by what they hold, such as "model": fo
 def parse(text: str) -> list[tuple[str, dict[str, Any]]]:
     """``"a(x=1)+b"`` to ``[("a", {"x": 1}), ("b", {})]``."""
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text.strip(), mode="eval").body if isinstance(text, str) else None
     except SyntaxError:
         tree = None
     calls = _calls(tree) if tree is not None else None

@@ -23,7 +23,7 @@ from fedlib.core.errors import FedlibError  # noqa: E402
 from fedlib.core.layout import matrix  # noqa: E402
 from fedlib.core.registry import written  # noqa: E402
 from fedlib.core.spec import RunSpec  # noqa: E402
-from fedlib.federation.aggregation import aggregate  # noqa: E402
+from fedlib.federation.aggregation import aggregate, refuse_local  # noqa: E402
 from fedlib.federation.simulation import Federation, device, one_thread  # noqa: E402
 
 
@@ -37,11 +37,10 @@ class Strategy(FedAvg):
 
     def __init__(self, algorithm: str, context: dict | None = None, **options):
         super().__init__(**options)
-        if local := [part.name for part in Algorithm(algorithm).locals]:
-            raise FedlibError(
-                f"{local[0]!r} changes how clients train, which under Flower is the ClientApp's part: train that way "
-                f"there, and name only weightings and server parts here."
-            )
+        refuse_local(
+            Algorithm(algorithm), "which under Flower is the ClientApp's part: train that way there, and name only "
+            "weightings and server parts here",
+        )  # fmt: skip
         self.algorithm, self.context, self.memory, self.sent = algorithm, context or {}, {}, None
         learning = [part.name for part in Algorithm(algorithm).servers if part.needs_proxy]
         if learning and not {"model", "proxy"} <= set(self.context):
@@ -75,6 +74,7 @@ class Strategy(FedAvg):
             round=server_round,
             **context,
         )
+        self.memory = found.state
         metrics = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
         metrics.pop("class-counts", None)
         metrics["weights"] = found.weights.flatten().tolist()
