@@ -169,6 +169,7 @@ def plan(names, scale, parameters, jobs, as_json):
     fedlib plan --scale paper -p seeds 1,2,3,4,5
     """
     from fedlib import engine, workbook
+    from fedlib.estimate import estimate
     from fedlib.store import default_store
 
     chosen = selection(names, scale, parameters)
@@ -177,9 +178,9 @@ def plan(names, scale, parameters, jobs, as_json):
         store, grid = default_store(nb.scale(changes)), list(nb.plan(changes).values())
         refuse_damaged(store, {spec.id for spec in grid})
         todo = engine.missing(grid, store)
-        estimates = {spec.id: engine.estimate(spec) for spec in todo}
+        estimates = {spec.id: estimate(spec) for spec in todo}
         lacking |= {id: max(seconds, lacking.get(id, 0)) for id, seconds in estimates.items()}
-        on_gpu = {spec.id: engine.estimate(spec, "cuda") for spec in todo}
+        on_gpu = {spec.id: estimate(spec, "cuda") for spec in todo}
         gpu |= {id: max(seconds, gpu.get(id, 0)) for id, seconds in on_gpu.items()}
         times = dict(seconds=sum(estimates.values()), gpu_seconds=sum(on_gpu.values()))
         runs = len({spec.id for spec in grid})
@@ -450,17 +451,11 @@ def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool) -> l
 
 
 def train(specs: list[RunSpec], jobs: int, store, progress: bool) -> list:
-    """A single run is trained right here, which starts sooner than a worker process."""
-    from tqdm import tqdm
-
     from fedlib import engine
     from fedlib.simulation import Federation
 
     if os.environ.get("FEDLIB_TRAIN") != "0":
         Federation(specs[0])  # fetches the data; more clients than samples, say, fails here, before the bar
-        if len(specs) == 1:
-            with tqdm(total=specs[0].rounds, unit="round", desc="training", disable=not progress) as bar:
-                return [engine.run_one(specs[0], store, lambda done: bar.update(done - bar.n))]
     return engine.run(specs, jobs, store, progress=progress)
 
 

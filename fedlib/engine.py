@@ -1,26 +1,29 @@
 """Many runs: only what the store lacks is trained, in parallel worker processes of one thread each."""
 
-import functools
-import multiprocessing
 import os
-import signal
-import threading
+import sys
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Mapping
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+from pathlib import Path
 
 from filelock import Timeout
 from tqdm import tqdm
 
 from fedlib.errors import FedlibError
+from fedlib.estimate import estimate, longest_round
 from fedlib.measures import Measure
 from fedlib.spec import RunSpec
 from fedlib.store import Record, Store, default_store
+from fedlib.worker import UNGUARDED, Worker, importing_script, signals_held, sigterm_unwinds
 
-BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} rounds [{elapsed}{postfix}]"
-_tell = None  # in a worker: says how many rounds of its run are done
+PATIENCE = 600.0  # seconds that any run may take for a round; one with long rounds has twenty times its estimate
+NOT_READY = (
+    "No worker process gets ready (exit code {0}). A script that trains in several processes is imported by each of "
+    "them, so it must call fedlib.run under 'if __name__ == \"__main__\":', or with jobs=1."
+)
 
 
 def run(
@@ -43,7 +46,9 @@ def run(
             "training; unset it to train them."
         )
     if todo:
-        jobs = jobs or int(os.environ.get("FEDLIB_JOBS", os.cpu_count() or 1))
+        jobs = int(os.environ.get("FEDLIB_JOBS", os.cpu_count() or 1)) if jobs is None else jobs
+        if jobs < 1:
+            raise FedlibError(f"At least one job is needed to train; got {jobs}: leave out jobs, or FEDLIB_JOBS.")
         (engine or train_all)(todo, jobs, store, progress)
     if isinstance(specs, Mapping):
         return {name: store.get(spec.id) for name, spec in specs.items()}
@@ -94,145 +99,165 @@ def keep(record: Record, before: Record | None, store: Store) -> None:
     store.put(record)
 
 
-def train_all(todo: list[RunSpec], jobs: int, store: Store, progress: bool) -> None:
-    """Train in worker processes, in the order given. A worker that dies costs its run one retry, not the batch."""
-    context = multiprocessing.get_context("spawn")
-    rounds = context.RawArray("q", jobs)  # done of the run a worker is at; no lock, which a dying worker might hold
+def train_all(todo: list[RunSpec], jobs: int, store: Store, progress: bool, stall: float | None = None) -> None:
+    """Train in ``jobs`` processes, or in this one if that is enough. A failure costs its run; the end names them all.
 
-    def worker(k: int) -> ProcessPoolExecutor:  # of one process, so that it is known which run a dead worker was at
-        return ProcessPoolExecutor(1, context, _begin, (rounds, k))
-
-    waiting, running, deaths = deque(todo), {}, Counter()
-    idle = {k: worker(k) for k in range(min(jobs, len(todo)))}
-    cost, done = {spec: estimate(spec) for spec in todo}, {}
-    with tqdm(total=sum(s.rounds for s in todo), desc="training", bar_format=BAR, disable=not progress) as bar:
+    ``stall`` is how many seconds a run in a process may go without finishing a round, if not what its size suggests.
+    """
+    if importing_script():
+        os._exit(UNGUARDED)
+    with Bar(todo, progress) as bar:
         try:
-            while waiting or running:
-                for k in list(idle)[: len(waiting)]:
-                    try:
-                        running[idle[k].submit(_train, waiting[0], store)] = waiting[0], k, idle[k]
-                        waiting.popleft(), idle.pop(k)
-                    except BrokenProcessPool:  # it died between two runs
-                        idle[k] = worker(k)
-                for future in wait(running, 0.5, FIRST_COMPLETED).done:
-                    spec, k, idle[k] = running.pop(future)
-                    rounds[k] = 0
-                    try:
-                        if future.result():
-                            done[spec] = spec.rounds
-                        else:  # another process is at it: see later what became of it
-                            waiting.append(spec)
-                    except BrokenProcessPool:
-                        idle[k] = worker(k)
-                        deaths[spec] += 1
-                        waiting.extend([spec] if deaths[spec] == 1 else [])
-                show(bar, cost, done | {spec: rounds[k] for spec, k, _ in running.values()})
-        except BaseException:
-            for pool in [*idle.values(), *(pool for _, _, pool in running.values())]:
-                for process in list((pool._processes or {}).values()):
-                    process.terminate()
-            raise
+            here = min(jobs, len(todo)) == 1
+            failures = train_here(todo, store, bar) if here else train_apart(todo, jobs, store, bar, stall)
         finally:
-            for pool in idle.values():
-                pool.shutdown()
-    if lost := [spec.id for spec, times in deaths.items() if times > 1]:
-        raise FedlibError(
-            f"The workers of {len(lost)} runs died twice, perhaps out of memory: {', '.join(lost)}. All others are "
-            "done and kept: give the same command again, with fewer --jobs if memory was short."
-        )
+            store.tidy()
+    report(failures, todo)
 
 
-def show(bar: tqdm, cost: dict[RunSpec, float], rounds: dict[RunSpec, int]) -> None:
-    """Rounds done of all runs; the time left goes by what runs are estimated to cost, since the longest come first."""
-    bar.n = sum(rounds.values())
-    share = sum(cost[spec] * n / spec.rounds for spec, n in rounds.items()) / sum(cost.values())
-    left = bar.format_interval(bar.format_dict["elapsed"] * (1 / share - 1)) if share and not bar.disable else "?"
-    bar.set_postfix_str(f"about {left} left")
+def report(failures: dict[RunSpec, str], todo: list[RunSpec]) -> None:
+    """Raise one error that names every failed run and why it failed, if any did."""
+    lines = [f"{spec.id} ({label(spec)}) failed: {why.rstrip('.')}." for spec, why in failures.items()]
+    if lines and len(todo) == 1:
+        raise FedlibError(lines[0])
+    if lines:
+        what = "Others that were wanted are done and kept, and the same command tries these again"
+        raise FedlibError("\n".join([f"{len(lines)} of {len(todo)} runs failed. {what}:", *lines]))
 
 
-def _begin(rounds, k: int) -> None:
-    """A worker has one thread, leaves Ctrl-C to the driver, and does not outlive it."""
-    global _tell
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
-    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
-    import torch
-
-    torch.set_num_threads(1)  # something may have imported torch before
-    _tell = functools.partial(rounds.__setitem__, k)
+def label(spec: RunSpec | Measure) -> str:
+    return spec.text if isinstance(spec, Measure) else f"{spec.algorithm} on {spec.dataset}, seed {spec.seed}"
 
 
-def _follow(driver: int) -> None:
-    while os.getppid() == driver:
-        time.sleep(1)
-    os._exit(1)
+def train_here(todo: list[RunSpec], store: Store, bar: "Bar") -> dict[RunSpec, str]:
+    """Train in this process, one run after the other; why those failed that did."""
+    waiting, failures = deque(todo), {}
+    while waiting:
+        spec = waiting.popleft()
+        ended, *why = attempt(spec, store, lambda done, spec=spec: bar.show(spec, done))
+        if ended == "busy":
+            waiting.append(spec)
+        elif ended == "failed":
+            failures[spec] = why[0]
+        else:
+            bar.show(spec, spec.rounds)
+    return failures
 
 
-def _train(spec: RunSpec, store: Store) -> bool:
-    """Whether the run is done; False if another process is at it."""
+def train_apart(todo, jobs: int, store: Store, bar: "Bar", stall: float | None = None) -> dict[RunSpec, str]:
+    """Train in worker processes, in the order given; why those failed that did.
+
+    A run whose process dies, stands still or lacks memory is tried again, once. A worker that failed is replaced:
+    nobody knows what the run has left in it.
+    """
+    limits = {spec: stall or max(PATIENCE, 20 * longest_round(spec)) for spec in todo}
+    waiting, tries, failures, unready = deque(todo), Counter(), {}, 0
+    workers: list[Worker] = []
+    now, last = 0.0, time.monotonic()  # now counts the time that this process was awake: Ctrl-Z is no stall
+    with sigterm_unwinds():
+        try:
+            while waiting or any(worker.spec for worker in workers):
+                workers = [worker for worker in workers if worker.spec or worker.process.is_alive()]
+                idle = [worker for worker in workers if not worker.spec]
+                while waiting and (idle or len(workers) < jobs):
+                    if not idle:
+                        with signals_held():
+                            workers.append(Worker())
+                        idle = workers[-1:]
+                    idle.pop().begin(waiting.popleft(), store, now)
+                wait([end for w in workers if w.spec for end in (w.pipe, w.process.sentinel)], 0.5)
+                now, last = now + min(time.monotonic() - last, 5), time.monotonic()
+                for worker in [worker for worker in workers if worker.spec]:
+                    spec = worker.spec
+                    ended, *why = worker.look(now, limits[spec])
+                    bar.show(spec, spec.rounds if ended == "done" else worker.rounds)
+                    unready = 0 if worker.ready else unready
+                    if ended == "working":
+                        continue
+                    worker.spec = None
+                    if ended == "busy":  # another process is at it: see later what became of it
+                        waiting.append(spec)
+                    if ended in ("done", "busy"):
+                        continue
+                    worker.end()
+                    workers.remove(worker)
+                    if ended == "unready":
+                        waiting.appendleft(spec)
+                        unready += 1
+                        if why[0] == UNGUARDED or unready == 3:
+                            raise FedlibError(NOT_READY.format(*why))
+                        continue
+                    tries[spec] += 1
+                    reason, again = why
+                    if again and tries[spec] == 1:
+                        waiting.append(spec)
+                    else:
+                        failures[spec] = f"tried twice: {reason}" if tries[spec] > 1 else reason
+        finally:
+            for worker in workers:
+                worker.process.kill()
+            for worker in workers:
+                worker.end()
+    return failures
+
+
+def attempt(spec: RunSpec, store: Store, on_round) -> tuple:
+    """Make one run; ("done",), ("busy",) if another process is at it, or ("failed", why, whether to try again)."""
     try:
-        run_one(spec, store, _tell, patience=1)
+        run_one(spec, store, on_round, patience=1)
     except Timeout:
-        return False
-    return True
+        return ("busy",)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return failed(error)
+    return ("done",)
 
 
-# Seconds for every parameter tensor of a step, and operations a second. Those of a core are fitted to
-# benchmarks/training.py; those of a GPU are a rule of thumb (kernels to launch, a tenth of what a recent card can do).
-SPEEDS = {"cpu": (5e-5, 4e10), "cuda": (1.5e-4, 5e12)}
-START = 0.1  # seconds before the first round and after the last: data, partition, record
+def failed(error: BaseException) -> tuple[str, str, bool]:
+    """An exception in plain words, with the place where it was raised; ours are sentences already."""
+    try:
+        text = " ".join(str(error).split())[:500]
+    except Exception:  # of its own making
+        text = "it cannot say why"
+    memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, on a GPU
+    memory = memory or "can't allocate memory" in text  # torch's on a CPU is a mere RuntimeError
+    if isinstance(error, FedlibError):
+        return "failed", text, memory
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    hint = ", out of memory: fewer --jobs" if memory else ""
+    return "failed", f"{type(error).__name__}{': ' if text else ''}{text}{place}{hint}", memory
 
 
-def estimate(spec: RunSpec | Measure, device: str = "cpu") -> float:
-    """Seconds a run may take on one core, or on a GPU: its samples at the speed of its model. A guide, no promise."""
-    if isinstance(spec, Measure):
-        return spec.estimate()
-    from fedlib.data import DATASETS
+class Bar(tqdm):
+    """Rounds done of all runs, and the time left by what runs are estimated to cost, since the longest come first.
 
-    train_size, test_size = DATASETS.make(spec.dataset).sizes
-    samples = (spec.subset or train_size) * spec.cohort / spec.clients * spec.local_epochs
-    samples *= 1 - spec.stragglers * (spec.local_epochs - 1) / (2 * spec.local_epochs)
-    samples += server_work(spec)
-    tests = (spec.test_subset or test_size) / spec.eval_every / 3  # a forward pass is a third of a step
-    tests *= spec.scored_models
-    tensors, operations = model_cost(spec.model, spec.dataset)
-    step, sample = tensors * SPEEDS[device][0], operations / SPEEDS[device][1]
-    seconds = START + spec.rounds * (samples * (sample + step / spec.batch_size) + tests * sample)
-    return seconds + probes_work(spec, spec.subset or train_size, spec.test_subset or test_size) * sample
+    In a log it is a line a minute.
+    """
 
+    monitor_interval = 0  # a thread of tqdm's, which would take Ctrl-C from the main one
 
-def server_work(spec: RunSpec) -> float:
-    """What the server's passes over its proxy set take in a round, in training samples."""
-    from fedlib.algorithms import Algorithm
-    from fedlib.algorithms.proxy import OnProxy
-    from fedlib.data.proxy import PROXIES
+    def __init__(self, todo: list[RunSpec], progress: bool):
+        self.cost, self.rounds = {spec: estimate(spec) for spec in todo}, {}
+        self.live = sys.stderr.isatty() or "ipykernel" in type(sys.stderr).__module__
+        super().__init__(
+            total=sum(spec.rounds for spec in todo), desc="training", disable=not progress, miniters=0,
+            bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} rounds [{elapsed}{postfix}]",
+            mininterval=0.1 if self.live else 60,
+        )  # fmt: skip
 
-    passes = sum(p.chosen.epochs for p in Algorithm(spec.algorithm).servers if isinstance(p, OnProxy))
-    return passes * PROXIES.make(spec.proxy).size if passes else 0.0
+    def show(self, spec: RunSpec, rounds: int) -> None:
+        self.rounds[spec] = rounds
+        if self.disable:
+            return
+        share = sum(self.cost[s] * n / s.rounds for s, n in self.rounds.items()) / sum(self.cost.values())
+        left = self.format_interval(self.format_dict["elapsed"] * (1 / share - 1)) if share else "?"
+        self.set_postfix_str(f"about {left} left", refresh=False)
+        self.update(sum(self.rounds.values()) - self.n)
 
-
-def probes_work(spec: RunSpec, train_size: int, test_size: int) -> float:
-    """What all measurements of a run's probes take, in training samples."""
-    if spec.probes is None:
-        return 0.0
-    from fedlib.probes import parts
-
-    times = {p: sum(p.due(n, spec.rounds) for n in range(1, spec.rounds + 1)) for p in parts(spec.probes)}
-    return sum(count * p.work(spec, train_size, test_size) for p, count in times.items())
-
-
-@functools.cache
-def model_cost(model: str, dataset: str) -> tuple[int, float]:
-    """(parameter tensors, floating-point operations to train on one sample)."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from fedlib.data import DATASETS
-    from fedlib.models import MODELS
-
-    entry = DATASETS.make(dataset)
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        net = MODELS.make(model).build(entry.shape, len(entry.class_names))
-        net(torch.empty(2, *entry.shape))
-    layers = sum(1 for _ in net.parameters())
-    return layers, 3 * counter.get_total_flops() / 2
+    def display(self, msg=None, pos=None) -> None:
+        if self.live:
+            super().display(msg, pos)
+        else:
+            self.fp.write(f"{self}\n")

@@ -6,13 +6,14 @@ import json
 import os
 import time
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from filelock import AcquireReturnProxy, FileLock, Timeout
+from filelock import FileLock, Timeout
 
 from fedlib.errors import FedlibError
 from fedlib.measures import Measure
@@ -216,15 +217,33 @@ class Store:
     def ids(self) -> list[str]:
         return sorted(p.stem for p in self.path.glob("*.json"))
 
-    def lock(self, id: str, patience: float = -1) -> AcquireReturnProxy:
-        """Held while a run is made, so that two processes never make the same one; gives up after ``patience`` s."""
+    @contextmanager
+    def lock(self, id: str, patience: float = -1) -> Iterator[None]:
+        """Held while a run is made, so that two processes never make the same one; gives up after ``patience`` s.
+
+        Whoever had it removes it, and what a process killed while it wrote has left of this run.
+        """
+        path = self.work / f"{id}.lock"
         try:
             self.work.mkdir(parents=True, exist_ok=True)
-            return FileLock(self.work / f"{id}.lock").acquire(patience)
+            lock = FileLock(path).acquire(patience)
         except Timeout:
             raise
         except OSError as error:
             raise FedlibError(f"Cannot write to the store {self.path}: {error.strerror}. Set FEDLIB_STORE.") from None
+        with lock:
+            try:
+                yield
+            finally:
+                for left in (*self.path.glob(f".{id}.*.partial"), *self.work.glob(f".{id}.*.partial"), path):
+                    with suppress(OSError):
+                        left.unlink()  # a lock while it is held: filelock sees that a file it waited for is gone
+
+    def tidy(self) -> None:
+        """Remove what killed processes have left, where nobody is at work."""
+        for path in self.work.glob("*.lock"):
+            with suppress(Timeout, FedlibError), self.lock(path.stem, 0):
+                pass
 
     def checkpoint(self, id: str) -> "Checkpoint":
         return Checkpoint(self.work / f"{id}.checkpoint", id)

@@ -22,8 +22,9 @@ from fedlib.data.distances import (
     transport,
     weight_correlations,
 )
-from fedlib.engine import estimate, missing, run, run_one
+from fedlib.engine import missing, run, run_one
 from fedlib.errors import FedlibError
+from fedlib.estimate import estimate
 from fedlib.layout import FlatModel, Layout
 from fedlib.measures import Measure
 from fedlib.models import MODELS, build

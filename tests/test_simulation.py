@@ -5,8 +5,9 @@ import pytest
 import torch
 
 import fedlib.simulation as simulation
-from fedlib.engine import estimate, missing, run
+from fedlib.engine import missing, run
 from fedlib.errors import FedlibError
+from fedlib.estimate import estimate
 from fedlib.simulation import Federation, cohort, simulate
 from fedlib.spec import RunSpec
 from fedlib.store import Record, Store
