@@ -180,6 +180,8 @@ def plan(names, scale, parameters, jobs, as_json):
     fedlib plan --scale paper -p seeds 1,2,3,4,5
     """
     from fedlib.runs import engine
+    from fedlib.runs.estimate import estimate
+    from fedlib.runs.execute import rounds_done
     from fedlib.runs.store import default_store
     from fedlib.workbook import notebooks as workbook
 
@@ -188,10 +190,10 @@ def plan(names, scale, parameters, jobs, as_json):
         grid = list(nb.plan(changes).values())
         refuse_damaged(store, {spec.id for spec in grid})
         todo = engine.missing(grid, store, finish=True)
-        done |= {spec.id: engine.rounds_done(spec, store) for spec in todo if spec.id not in done}
+        done |= {spec.id: rounds_done(spec, store) for spec in todo if spec.id not in done}
         share = {spec: 1 - done[spec.id] / spec.rounds for spec in todo}
-        times = {spec.id: engine.estimate(spec) * share[spec] for spec in todo}
-        on_gpu = {spec.id: engine.estimate(spec, "cuda") * share[spec] for spec in todo}
+        times = {spec.id: estimate(spec) * share[spec] for spec in todo}
+        on_gpu = {spec.id: estimate(spec, "cuda") * share[spec] for spec in todo}
         left |= {id: max(seconds, left.get(id, 0)) for id, seconds in times.items()}
         gpu |= {id: max(seconds, gpu.get(id, 0)) for id, seconds in on_gpu.items()}
         half = sum(done[spec.id] > 0 for spec in todo)
@@ -253,6 +255,7 @@ def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, co
     """
     import fedlib
     from fedlib.runs import engine as engine_
+    from fedlib.runs import execute
     from fedlib.runs import ray as cluster
     from fedlib.runs.store import committed, default_store
     from fedlib.workbook import notebooks as workbook
@@ -272,7 +275,7 @@ def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, co
     trainer = cluster.Ray(address, gpus) if engine == "ray" else None
     fedlib.run(specs, jobs, store, engine=trainer, hours=hours, finish=finish)
     if commit:
-        click.echo(f"{engine_.commit(specs, store, committed())} records were put into papers/runs.")
+        click.echo(f"{execute.commit(specs, store, committed())} records were put into papers/runs.")
     if update and any(nb.path.is_relative_to(workbook.ROOT / "notebooks") for nb, _ in chosen):
         refuse_uncommitted(specs, store)
     if hours is not None:
@@ -312,12 +315,12 @@ def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, co
 
 def refuse_uncommitted(specs, store) -> None:
     """A committed page must not stand on records that only its maker has."""
-    from fedlib.runs import engine
+    from fedlib.runs import engine, execute
     from fedlib.runs.store import committed
 
     evidence = committed()
     lacking = {spec.id for spec in engine.missing(specs, evidence)}
-    lacking |= {record.id for record in engine.uncommitted(specs, store, evidence)}
+    lacking |= {record.id for record in execute.uncommitted(specs, store, evidence)}
     if lacking:
         raise FedlibError(
             f"--update writes pages that anyone can make again, but {len(lacking)} of their runs are not in "
@@ -505,22 +508,12 @@ def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool, hour
 
 
 def train(specs: list[RunSpec], jobs: int, store, progress: bool, hours, finish: bool) -> list:
-    """A single run is trained right here, which starts sooner than a worker process."""
-    import time
-
-    from tqdm import tqdm
-
     from fedlib.federation.simulation import Federation
     from fedlib.runs import engine
 
     todo = engine.missing(specs, store, finish or hours is not None) if hours != 0 else []
     if todo and os.environ.get("FEDLIB_TRAIN") != "0":
         Federation(todo[0])  # fetches the data; more clients than samples, say, fails here, before the bar
-        if len(todo) == 1:
-            deadline = None if hours is None else time.time() + 3600 * hours
-            with tqdm(total=todo[0].rounds, unit="round", desc="training", disable=not progress) as bar:
-                engine.run_one(todo[0], store, lambda done: bar.update(done - bar.n), deadline=deadline)
-            hours, finish = None if hours is None else 0, False
     return engine.run(specs, jobs, store, progress, hours=hours, finish=finish)
 
 

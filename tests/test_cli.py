@@ -8,7 +8,8 @@ import pytest
 from conftest import write_notebook
 
 from fedlib import RunSpec
-from fedlib.runs.audit import choose, compare, draw
+from fedlib.runs.audit import choose, draw
+from fedlib.runs.compare import compare
 from fedlib.runs.store import Record, Store, checksum
 
 TINY = {"dataset": "digits", "model": "mlp(hidden=16)", "partition": "shards", "rounds": "2", "lr": "0.05"}

@@ -14,7 +14,7 @@ from conftest import FEDLIB
 
 from fedlib.core.spec import RunSpec
 from fedlib.federation.simulation import simulate
-from fedlib.runs.engine import run_one
+from fedlib.runs.execute import run_one
 from fedlib.runs.store import Store
 
 LONG = RunSpec(

@@ -32,8 +32,10 @@ from fedlib.probes.base import draw
 from fedlib.probes.classes import augment, loudness, own, rank_correlation, shares_right
 from fedlib.probes.landscape import APART, AWAY, bends, hessian_product, mixtures, top_eigen
 from fedlib.probes.updates import entropy, kept_products, mixture
-from fedlib.runs.audit import compare
-from fedlib.runs.engine import estimate, missing, run, run_one
+from fedlib.runs.compare import compare
+from fedlib.runs.engine import missing, run
+from fedlib.runs.estimate import estimate
+from fedlib.runs.execute import run_one
 from fedlib.runs.measures import Measure
 from fedlib.runs.store import Record, Store, checksum
 from fedlib.workbook.paper import layer_kind, measured

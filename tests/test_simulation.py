@@ -8,7 +8,8 @@ import fedlib.federation.simulation as simulation
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.federation.simulation import Federation, cohort, simulate
-from fedlib.runs.engine import estimate, missing, run
+from fedlib.runs.engine import missing, run
+from fedlib.runs.estimate import estimate
 from fedlib.runs.store import Record, Store
 
 TINY = RunSpec(

@@ -335,10 +335,12 @@ class Store:
             )
         text = json.dumps(record.json, indent=None, separators=(",", ":"), sort_keys=True)
         write_atomically(self.path / f"{record.id}.json", (text + "\n").encode())
-        self.tidy()
 
     def tidy(self) -> None:
-        """Remove what processes left that were killed while they wrote."""
+        """Remove what killed processes have left, where nobody is at work."""
+        for path in self.work.glob("*.lock"):
+            with suppress(Timeout, FedlibError), self.lock(path.stem, 0):
+                pass
         for left in (*self.path.glob(".*.partial"), *self.work.glob(".*.partial")):
             with suppress(OSError):
                 if time.time() - left.stat().st_mtime > STALE:
@@ -362,8 +364,11 @@ class Store:
         try:
             yield
         finally:
-            with suppress(OSError):  # before it is released; who waits for it notices and makes a new one
-                os.unlink(lock.lock_file)
+            # What a process killed while it wrote has left of this run, and the lock itself, before it is released: who
+            # waits for it notices and makes a new one.
+            for left in (*self.path.glob(f".{id}.*.partial"), *self.work.glob(f".{id}.*.partial"), lock.lock_file):
+                with suppress(OSError):
+                    os.unlink(left)
             lock.release()
 
     def checkpoint(self, id: str, deadline: float | None = None) -> "Checkpoint":
