@@ -2,8 +2,8 @@
 
 import functools
 
-from fedlib.measures import Measure
-from fedlib.spec import RunSpec
+from fedlib.core.spec import RunSpec
+from fedlib.runs.measures import Measure
 
 # Seconds for every parameter tensor of a step, and operations a second. Those of a core are fitted to
 # benchmarks/training.py; those of a GPU are a rule of thumb (kernels to launch, a tenth of what a recent card can do).
