@@ -7,14 +7,15 @@ import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 
 from filelock import Timeout
 from tqdm import tqdm
 
-from fedlib.errors import FedlibError
+from fedlib import environment
+from fedlib.errors import FedlibError, quoted
 from fedlib.measures import Measure
 from fedlib.spec import RunSpec
 from fedlib.store import Record, Store, default_store
@@ -24,7 +25,7 @@ _tell = None  # in a worker: says how many rounds of its run are done
 
 
 def run(
-    specs, jobs: int | None = None, store: Store | None = None, scale: str | None = None, progress: bool = True,
+    specs, jobs: int | None = None, store: Store | str | None = None, scale: str | None = None, progress: bool = True,
     engine=None,
 ):  # fmt: skip
     """The records of ``specs`` (a dict, a list or one run or measurement), in the same shape. Missing ones are made.
@@ -34,16 +35,18 @@ def run(
     """
     if isinstance(specs, (RunSpec, Measure)):
         return run([specs], jobs, store, scale, progress, engine)[0]
-    store = store or default_store(scale)
-    wanted = list(specs.values() if isinstance(specs, Mapping) else specs)
+    store = Store(store) if isinstance(store, str | os.PathLike) else store or default_store(scale)
+    wanted = list(specs.values() if isinstance(specs, Mapping) else specs if isinstance(specs, Iterable) else [specs])
+    if odd := [spec for spec in wanted if not isinstance(spec, RunSpec | Measure)]:
+        raise FedlibError(f"fedlib.run takes a RunSpec or Measure, or a list or dict of them; got {quoted(odd[0])}.")
     todo = missing(wanted, store)
-    if todo and os.environ.get("FEDLIB_TRAIN") == "0":
+    if todo and not environment.may_train():
         raise FedlibError(
             f"{len(todo)} of {len(wanted)} runs or their probes are not in {store.path} and FEDLIB_TRAIN=0 forbids "
             "training; unset it to train them."
         )
     if todo:
-        jobs = jobs or int(os.environ.get("FEDLIB_JOBS", os.cpu_count() or 1))
+        jobs = jobs or environment.jobs()
         (engine or train_all)(todo, jobs, store, progress)
     if isinstance(specs, Mapping):
         return {name: store.get(spec.id) for name, spec in specs.items()}
@@ -228,11 +231,11 @@ def model_cost(model: str, dataset: str) -> tuple[int, float]:
     from torch.utils.flop_counter import FlopCounterMode
 
     from fedlib.data import DATASETS
-    from fedlib.models import MODELS
+    from fedlib.models import made
 
     entry = DATASETS.make(dataset)
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        net = MODELS.make(model).build(entry.shape, len(entry.class_names))
+        net = made(model, entry.shape, len(entry.class_names))
         net(torch.empty(2, *entry.shape))
     layers = sum(1 for _ in net.parameters())
     return layers, 3 * counter.get_total_flops() / 2

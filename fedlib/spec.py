@@ -3,12 +3,15 @@
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from fedlib.errors import FedlibError
+from fedlib.errors import FedlibError, meant, quoted
 from fedlib.registry import check, written
+
+MOST = 1_000_000  # clients, rounds, epochs, the learning rate and how much it may grow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +49,7 @@ class RunSpec:
 
     def __post_init__(self):
         for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            if value != f.default:
-                object.__setattr__(self, f.name, check(f.name, f.type, value))
+            object.__setattr__(self, f.name, check(f.name, f.type, getattr(self, f.name)))
         for name, registry in _registries().items():
             text = getattr(self, name)
             if text is not None:
@@ -98,11 +99,13 @@ class RunSpec:
 
     def _check_ranges(self):
         for name in ("clients", "rounds", "local_epochs", "batch_size", "eval_every"):
-            if getattr(self, name) < 1:
-                raise FedlibError(f"{name} must be at least 1; got {getattr(self, name)}.")
+            if not 1 <= getattr(self, name) <= MOST:
+                raise FedlibError(f"{name} must be at least 1 and at most {MOST:,}; got {getattr(self, name)}.")
         for name in ("lr", "lr_decay", "server_lr"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise FedlibError(f"{name} must be a positive number; got {getattr(self, name)}.")
+            if not 0 < getattr(self, name) <= MOST:
+                raise FedlibError(f"{name} must be a positive number up to {MOST:,}; got {getattr(self, name)}.")
+        if self.rounds * math.log(self.lr_decay) > math.log(MOST):
+            raise FedlibError(f"lr_decay={self.lr_decay} makes lr endless in {self.rounds} rounds: choose 1 or less.")
         for name in ("stragglers", "client_holdout"):
             if not 0 <= getattr(self, name) < 1 and not (name == "stragglers" and self.stragglers == 1):
                 bounds = "[0, 1]" if name == "stragglers" else "[0, 1)"
@@ -148,8 +151,12 @@ class RunSpec:
     @classmethod
     def from_json(cls, fields: dict) -> "RunSpec":
         known = {f.name for f in dataclasses.fields(cls)}
+        if not isinstance(fields, dict):
+            raise FedlibError(f"A run is given by its fields, by name; got {quoted(fields)}.")
         if unknown := sorted(set(fields) - known):
-            raise FedlibError(f"A run has no field {', '.join(unknown)}; it has: {', '.join(sorted(known))}.")
+            names = ", ".join(name if name.isidentifier() else quoted(name) for name in unknown)
+            near = meant(unknown[0], known)
+            raise FedlibError(f"A run has no field {names}{near}; it has: {', '.join(sorted(known))}.")
         if missing := sorted({"dataset", "model", "partition"} - set(fields)):
             raise FedlibError(f"A run needs {', '.join(missing)}.")
         return cls(**fields)

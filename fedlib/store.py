@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
+from fedlib import environment
 from fedlib.errors import FedlibError
 from fedlib.measures import Measure
 from fedlib.registry import choose
@@ -21,15 +22,22 @@ from fedlib.spec import RunSpec
 
 FORMAT = 1
 ROOT = Path(__file__).resolve().parent.parent
-CHECKPOINT_SECONDS = 20.0
 LARGE = 30_000  # bytes of probes in a record
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Record:
     """What a run left behind; ``json`` is the file's content."""
 
     json: dict
+
+    def __repr__(self) -> str:
+        """What it is of, in a line: the whole of it would fill pages."""
+        if "measurement" in self.json:
+            return f"Record({self.id}: {self.json['measurement']})"
+        spec, scored = self.json["spec"], self.accuracy
+        shown = f"{scored[-1]:.2f}% after round {self.series['round'][-1]}" if len(scored) else "never scored"
+        return f"Record({self.id}: {spec.get('algorithm', 'fedavg')} on {spec['dataset']}, {self.status}, {shown})"
 
     @classmethod
     def of_run(cls, spec, series, partition, cohorts, environment, seconds, error=None, probes=None) -> "Record":
@@ -235,7 +243,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, id: str):
         self.path, self.id = path, id
-        self.every = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS))
+        self.every = environment.checkpoint_seconds()
         self.last = time.monotonic()
 
     def due(self) -> bool:
@@ -271,6 +279,6 @@ class Checkpoint:
 
 def default_store(scale: str | None = None) -> Store:
     """FEDLIB_STORE, else the committed records; smoke runs are throw-away and kept apart."""
-    if named := os.environ.get("FEDLIB_STORE"):
+    if named := environment.store():
         return Store(named)
     return Store(ROOT / "build" / "runs" if scale == "smoke" else ROOT / "papers" / "runs")
