@@ -13,6 +13,10 @@ _LAZY = {
 __all__ = list(_LAZY)
 
 
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
 def __getattr__(name: str):
     # Names are imported on first use, so that `fedlib --help` does not wait for torch.
     if name in _LAZY:

@@ -1,10 +1,10 @@
 """The ``fedlib`` command. Heavy modules are imported where they are used: ``--help`` must not wait for torch."""
 
-import ast
 import dataclasses
 import importlib
 import inspect
 import json
+import math
 import os
 import re
 import sys
@@ -15,7 +15,9 @@ from typing import get_args
 
 import click
 
-from fedlib.core.errors import FedlibError
+from fedlib.core import environment
+from fedlib.core.errors import FedlibError, quoted
+from fedlib.core.registry import literal
 from fedlib.core.spec import RunSpec
 
 STOPPED = "Stopped. What was finished is kept and unfinished runs resume: give the same command again to go on."
@@ -27,18 +29,55 @@ def main() -> None:
     warnings.showwarning = lambda message, *_: click.echo(f"fedlib: {message}", err=True)
     try:
         sys.exit(cli.main(prog_name="fedlib", standalone_mode=False))
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        sys.exit(error.exit_code)
+        sys.exit(2)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "fedlib"
+        sentence = " ".join(error.format_message().split())
+        click.echo(f"fedlib: {sentence}{'' if sentence.endswith(('.', '?')) else '.'} See '{path} --help'.", err=True)
+        sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo(STOPPED, err=True)
         sys.exit(130)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again on its way out
+        sys.exit(1)
     except FedlibError as error:
         click.echo(f"fedlib: {error}", err=True)
         sys.exit(2)
+    except OSError as error:  # a path that cannot be read or written, given as an option or argument
+        named = f" {quoted(error.filename)}" if error.filename else ""
+        click.echo(f"fedlib: Cannot use{named}: {error.strerror or error}.", err=True)
+        sys.exit(2)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Command(click.Command):
+    """An option may be given once, unless it says otherwise: click would keep the last one without a word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            for option, times in Counter(order).items():
+                if isinstance(option, click.Option) and times > 1 and not (option.multiple or option.is_flag):
+                    raise FedlibError(f"{option.opts[0]} is given {times} times; give it once.")
+        return super().parse_args(ctx, args)
+
+
+class Group(click.Group):
+    command_class = Command
+
+
+class Number(click.FloatRange):
+    """A finite number: comparisons with nan are all false, so a range alone lets it pass."""
+
+    def convert(self, value, param, ctx):
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{number} is not finite.", param, ctx)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="fedlib")
 def cli():
     """A reproducibility workbook for federated-learning papers.
@@ -58,8 +97,8 @@ def cli():
 
 def jobs_option(command):
     return click.option(
-        "--jobs", "-j", type=click.IntRange(min=1), default=os.cpu_count(), envvar="FEDLIB_JOBS", show_default=True,
-        help="Processes.",
+        "--jobs", "-j", type=click.IntRange(1, 10**9), default=environment.jobs,
+        show_default="FEDLIB_JOBS, else the cores", help="Processes.",
     )(command)  # fmt: skip
 
 
@@ -211,9 +250,9 @@ def plan(names, scale, parameters, jobs, as_json):
     heads = ("notebook", "scale", "runs", "missing", "half done", "core time", "GPU time")
     print_table([heads, *((*row, *time) for row, time in zip(table, times, strict=True))])
     time, on_gpu = workbook.duration(total["seconds"]), workbook.duration(total["gpu_seconds"])
-    what = f"{total['missing']} distinct runs to train"
-    what += f" and {len(half)} to go on with, of which {sum(half.values())} rounds are done" if half else ""
-    click.echo(f"{what}; about {time} with {jobs} jobs, or by a rule of thumb {on_gpu} on one GPU.")
+    what = f"{counted(total['missing'], 'distinct run')} to train"
+    what += f" and {len(half)} to go on with, of which {counted(sum(half.values()), 'round')} are done" if half else ""
+    click.echo(f"{what}; about {time} with {counted(jobs, 'job')}, or by a rule of thumb {on_gpu} on one GPU.")
 
 
 @cli.command()
@@ -229,7 +268,7 @@ def plan(names, scale, parameters, jobs, as_json):
 @click.option("--address", default="auto", show_default=True, help="Of the Ray cluster, such as 10.0.0.1:6379.")
 @click.option(
     "--gpus",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=0,
     show_default=True,
     help="What a run gets of a GPU on the cluster: with 0.25, four share one.",
@@ -307,8 +346,7 @@ def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, co
         click.echo(f"Updated: {', '.join(workbook.shown_path(nb.path) for nb, _ in chosen)}")
     else:
         folders = sorted({workbook.shown_path(path.parent) for path in paths})
-        plural = "s" if len(paths) > 1 else ""
-        click.echo(f"{len(paths)} notebook{plural} regenerated in {', '.join(folders)}.")
+        click.echo(f"{counted(len(paths), 'notebook')} regenerated in {', '.join(folders)}.")
         if claims := report_.gather(workbook.Notebook(path) for path in paths):
             click.echo(f"{report_.sentence(claims)}.")
 
@@ -338,8 +376,22 @@ def selection(names, scale, parameters) -> list[tuple]:
     """The notebooks with their changed parameters; anything unknown fails here, before anything runs."""
     from fedlib.workbook import notebooks as workbook
 
-    values = dict(parameters) | ({"scale": scale} if scale else {})
-    return [(nb, nb.changes(values)) for nb in workbook.find(names)]
+    values = once([*parameters, *([("scale", scale)] if scale else [])])
+    notebooks = workbook.find(names)
+    for name in values:
+        having = [nb for nb in notebooks if name in nb.defaults]
+        if not having:
+            notebooks[0].changes({name: values[name]})  # says what it takes
+        if (count := len(having)) < len(notebooks):
+            click.echo(f"fedlib: {name} is set in the {count} of {len(notebooks)} notebooks that have it.", err=True)
+    return [(nb, nb.changes({n: v for n, v in values.items() if n in nb.defaults})) for nb in notebooks]
+
+
+def once(pairs) -> dict[str, str]:
+    """Names and values as a dict; a name that comes twice is an error."""
+    if twice := [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]:
+        raise FedlibError(f"{twice[0]} is given more than once; give it one value.")
+    return dict(pairs)
 
 
 # ---------------------------------------------------------------- one run
@@ -378,8 +430,10 @@ def value_of(field: dataclasses.Field, text: str):
     if str in (get_args(field.type) or (field.type,)):
         return text
     try:
-        return ast.literal_eval(text.capitalize() if text in ("true", "false") else text)
-    except (ValueError, SyntaxError):
+        return literal(text.capitalize() if text in ("true", "false") else text, field.name)
+    except FedlibError:
+        raise
+    except ValueError:
         return text
 
 
@@ -409,7 +463,8 @@ def simulate(pairs, fresh, quiet, hours, finish, jobs, as_json, seed, **options)
     --json prints id, spec, status, round and accuracy (lists), summary, and what --probes found; accuracies are
     shares of 1. With several seeds it is a list.
     """
-    values = values_of({name: text for name, text in options.items() if text is not None} | dict(pairs))
+    given = [(name, text) for name, text in options.items() if text is not None]
+    values = values_of(once([*given, *pairs, *(("seed", text) for text in seed[:1])]))
     seeds = [values_of({"seed": text}) for text in seed] or [{}]
     specs = [RunSpec.from_json(values | one) for one in seeds]
     records = simulated(specs, fresh, jobs, not quiet, hours, finish)
@@ -420,13 +475,16 @@ def simulate(pairs, fresh, quiet, hours, finish, jobs, as_json, seed, **options)
             | {"summary": r.summary, "probes": {text: found["series"] for text, found in r.probes.items()}}
             for r in records
         ]
-        return print_json(rows if len(seed) > 1 else rows[0])
-    for record in records:
+        print_json(rows if len(seed) > 1 else rows[0])
+    for record in records if not as_json else ():
         click.echo(result_line(record))
         for text, found in record.probes.items():
             last = {name: values[-1] for name, values in found["series"].items() if name != "round"}
             numbers = [f"{name} {value:.4g}" for name, value in last.items() if isinstance(value, float)]
             click.echo(f"    {text}: {', '.join(numbers) or 'lists only, see --json'}")
+    if diverged := sum(record.status == "diverged" for record in records):
+        click.echo(f"fedlib: {diverged} of {counted(len(records), 'run')} diverged.", err=True)
+        return 1
 
 
 CENTRAL = "dataset model subset skip transform batch_size optimizer lr lr_decay seed start".split()
@@ -512,7 +570,7 @@ def train(specs: list[RunSpec], jobs: int, store, progress: bool, hours, finish:
     from fedlib.runs import engine
 
     todo = engine.missing(specs, store, finish or hours is not None) if hours != 0 else []
-    if todo and os.environ.get("FEDLIB_TRAIN") != "0":
+    if todo and environment.may_train():
         Federation(todo[0])  # fetches the data; more clients than samples, say, fails here, before the bar
     return engine.run(specs, jobs, store, progress, hours=hours, finish=finish)
 
@@ -522,12 +580,17 @@ def result_line(record) -> str:
     head = f"{record.id}  {spec.algorithm} on {spec.dataset}, {spec.partition}, seed {spec.seed}"
     if record.status == "diverged":
         return f"{head}: diverged, {record.error['message']}"
-    done = f"{record.rounds_done} of {spec.rounds}" if record.partial else spec.rounds
     if not record.summary:
-        return f"{head}: nothing to show after {done} rounds"
+        return f"{head}: nothing to show after {record.rounds_done} of {spec.rounds} rounds"
     last, last10, best = (f"{100 * record.summary[name]:.2f}%" for name in ("last", "last10", "best"))
     tail = min(10, len(record.series["accuracy"]))
-    return f"{head}: accuracy {last} after {done} rounds (mean of the last {tail} {last10}, best {best})"
+    done = f"{record.rounds_done} of {spec.rounds} rounds" if record.partial else counted(spec.rounds, "round")
+    return f"{head}: accuracy {last} after {done} (mean of the last {tail} {last10}, best {best})"
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 round``, ``2 rounds``."""
+    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 # ---------------------------------------------------------------- what there is
@@ -679,7 +742,7 @@ def data_get(names):
 
 @cli.command()
 @click.option("--sample", type=click.IntRange(min=1), default=4, show_default=True, help="How many records.")
-@click.option("--seconds", type=click.FloatRange(min=1), default=120, show_default=True, help="Time to spend, about.")
+@click.option("--seconds", type=Number(min=1), default=120, show_default=True, help="Time to spend, about.")
 @click.option(
     "--store", type=click.Path(exists=True, file_okay=False), help="Another folder of records, such as build/runs."
 )
@@ -712,7 +775,7 @@ def audit(sample, seconds, store, jobs, as_json):
     for why, count in Counter(o.skipped for o in outcomes if o.skipped and not as_json).items():
         click.echo(f"{count} of the records could not be drawn from: {why}")
     if moved := [o.id for o in outcomes if o.moved]:
-        click.echo(f"fedlib: the numbers of {len(moved)} records moved: {', '.join(moved)}.", err=True)
+        click.echo(f"fedlib: the numbers of {counted(len(moved), 'record')} moved: {', '.join(moved)}.", err=True)
         return 1
 
 
@@ -731,3 +794,7 @@ def print_table(rows: list[tuple]) -> None:
     for row in texts:
         cells = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
         click.echo("  ".join(cells).rstrip())
+
+
+if __name__ == "__main__":
+    main()

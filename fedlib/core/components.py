@@ -2,11 +2,11 @@
 
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
-import os
 import sys
-from pathlib import Path
 
+from fedlib.core import environment
 from fedlib.core.errors import FedlibError
 
 # Each fills a registry. They stand above this floor, so they are named here and not imported.
@@ -37,15 +37,14 @@ def load_plugins() -> None:
 
     What a file registers has the file's checksum as its revision, so that a run belongs to the code that made it.
     """
-    for path in filter(None, os.environ.get("FEDLIB_PLUGINS", "").split(os.pathsep)):
-        file = Path(path).expanduser().resolve()
+    for file in environment.plugins():
         name = f"fedlib_plugin_{file.stem}"
-        if not file.is_file():
-            raise FedlibError(f"FEDLIB_PLUGINS names {path}, which is no file; give the path of a Python file.")
-        spec = importlib.util.spec_from_file_location(name, file)
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        module.__revision__ = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+        loader = importlib.machinery.SourceFileLoader(name, str(file))  # whatever the file is called
+        module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+        sys.modules[name] = module
         try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            raise FedlibError(f"The plugin {path} cannot be loaded: {type(error).__name__}: {error}.") from error
+            module.__revision__ = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+            loader.exec_module(module)
+        except (Exception, SystemExit) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise FedlibError(f"The plugin {file} cannot be loaded: {reason}.") from error

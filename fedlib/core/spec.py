@@ -3,17 +3,20 @@
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, meant, quoted
 from fedlib.core.registry import check, registry_of, written
 
 FIELDS = {  # the fields in written form, and what each names
     "dataset": "data set", "model": "model", "partition": "partition", "corruption": "corruption", "proxy": "proxy",
     "optimizer": "optimizer", "start": "start",
 }  # fmt: skip
+
+MOST = 1_000_000  # clients, rounds, epochs, the learning rate and how much it may grow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +54,7 @@ class RunSpec:
 
     def __post_init__(self):
         for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            if value != f.default:
-                object.__setattr__(self, f.name, check(f.name, f.type, value))
+            object.__setattr__(self, f.name, check(f.name, f.type, getattr(self, f.name)))
         for name in FIELDS:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, written(_made(self, name)))
@@ -99,11 +100,13 @@ class RunSpec:
 
     def _check_ranges(self):
         for name in ("clients", "rounds", "local_epochs", "batch_size", "eval_every"):
-            if getattr(self, name) < 1:
-                raise FedlibError(f"{name} must be at least 1; got {getattr(self, name)}.")
+            if not 1 <= getattr(self, name) <= MOST:
+                raise FedlibError(f"{name} must be at least 1 and at most {MOST:,}; got {getattr(self, name)}.")
         for name in ("lr", "lr_decay", "server_lr"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise FedlibError(f"{name} must be a positive number; got {getattr(self, name)}.")
+            if not 0 < getattr(self, name) <= MOST:
+                raise FedlibError(f"{name} must be a positive number up to {MOST:,}; got {getattr(self, name)}.")
+        if self.rounds * math.log(self.lr_decay) > math.log(MOST):
+            raise FedlibError(f"lr_decay={self.lr_decay} makes lr endless in {self.rounds} rounds: choose 1 or less.")
         for name in ("stragglers", "client_holdout"):
             if not 0 <= getattr(self, name) < 1 and not (name == "stragglers" and self.stragglers == 1):
                 bounds = "[0, 1]" if name == "stragglers" else "[0, 1)"
@@ -147,8 +150,12 @@ class RunSpec:
     @classmethod
     def from_json(cls, fields: dict) -> "RunSpec":
         known = {f.name for f in dataclasses.fields(cls)}
+        if not isinstance(fields, dict):
+            raise FedlibError(f"A run is given by its fields, by name; got {quoted(fields)}.")
         if unknown := sorted(set(fields) - known):
-            raise FedlibError(f"A run has no field {', '.join(unknown)}; it has: {', '.join(sorted(known))}.")
+            names = ", ".join(name if name.isidentifier() else quoted(name) for name in unknown)
+            near = meant(unknown[0], known)
+            raise FedlibError(f"A run has no field {names}{near}; it has: {', '.join(sorted(known))}.")
         if missing := sorted({"dataset", "model", "partition"} - set(fields)):
             raise FedlibError(f"A run needs {', '.join(missing)}.")
         return cls(**fields)

@@ -24,6 +24,7 @@ import numpy as np
 from filelock import FileLock
 from tqdm import tqdm
 
+from fedlib.core import environment
 from fedlib.core.errors import FedlibError
 from fedlib.core.torchvision_import import torchvision
 
@@ -35,7 +36,7 @@ PATIENCE = 3.0  # seconds for a server to answer at all; offline must fail fast
 
 def data_dir() -> Path:
     """``FEDLIB_DATA``, or the user's cache."""
-    return Path(os.environ.get("FEDLIB_DATA") or CACHE).expanduser()
+    return environment.data() or Path(CACHE).expanduser()
 
 
 def cache_dir() -> Path:

@@ -3,9 +3,10 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from fedlib.core.errors import FedlibError
+from fedlib.core import environment
+from fedlib.core.errors import FedlibError, quoted
 from fedlib.core.spec import RunSpec
 from fedlib.runs.estimate import estimate
 from fedlib.runs.execute import show_half_done
@@ -16,7 +17,7 @@ from fedlib.runs.store import Record, Store, default_store
 
 
 def run(
-    specs, jobs: int | None = None, store: Store | None = None, progress: bool = True, engine=None,
+    specs, jobs: int | None = None, store: Store | str | None = None, progress: bool = True, engine=None,
     hours: float | None = None, finish: bool = False,
 ):  # fmt: skip
     """The records of ``specs`` (a dict, a list or one run or measurement), in the same shape. Missing ones are made.
@@ -29,14 +30,16 @@ def run(
     """
     if isinstance(specs, (RunSpec, Measure)):
         return run([specs], jobs, store, progress, engine, hours, finish)[0]
-    store = store or default_store()
+    store = Store(store) if isinstance(store, str | os.PathLike) else store or default_store()
     if hours is None and not finish:
-        hours = hours_by_default()
+        hours = environment.hours()
     if hours is not None and not 0 <= hours < float("inf"):
         raise FedlibError(f"hours must be a number of hours, 0 or more; got {hours}.")
-    wanted = list(specs.values() if isinstance(specs, Mapping) else specs)
+    wanted = list(specs.values() if isinstance(specs, Mapping) else specs if isinstance(specs, Iterable) else [specs])
+    if odd := [spec for spec in wanted if not isinstance(spec, RunSpec | Measure)]:
+        raise FedlibError(f"fedlib.run takes a RunSpec or Measure, or a list or dict of them; got {quoted(odd[0])}.")
     todo = missing(wanted, store, finish or hours is not None)
-    if todo and os.environ.get("FEDLIB_TRAIN") == "0":
+    if todo and not environment.may_train():
         raise FedlibError(
             f"{len(todo)} of {len(wanted)} runs or their probes are not in {store.path} and FEDLIB_TRAIN=0 forbids "
             "training; unset it to train them."
@@ -46,7 +49,7 @@ def run(
     else:  # measurements are short and have no rounds to stop at: they are always made
         now, deadline = [s for s in todo if hours > 0 or isinstance(s, Measure)], time.time() + 3600 * hours
     if now:
-        jobs = int(os.environ.get("FEDLIB_JOBS", os.cpu_count() or 1)) if jobs is None else jobs
+        jobs = environment.jobs() if jobs is None else jobs
         if jobs < 1:
             raise FedlibError(f"At least one job is needed to train; got {jobs}: leave out jobs, or FEDLIB_JOBS.")
         (engine or train_all)(now, jobs, store, progress, deadline)
@@ -58,15 +61,6 @@ def run(
     if progress and (text := how_far(records)):
         print(text, file=sys.stderr)
     return dict(zip(specs, records, strict=True)) if isinstance(specs, Mapping) else records
-
-
-def hours_by_default() -> float | None:
-    """FEDLIB_HOURS as a number, None if it is not set."""
-    text = os.environ.get("FEDLIB_HOURS")
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise FedlibError(f"FEDLIB_HOURS is a number of hours, such as 1.5; got {text!r}.") from None
 
 
 def missing(specs, store: Store | None = None, finish: bool = False) -> list[RunSpec]:

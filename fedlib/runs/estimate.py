@@ -70,11 +70,11 @@ def model_cost(model: str, dataset: str) -> tuple[int, float]:
     from torch.utils.flop_counter import FlopCounterMode
 
     from fedlib.data import DATASETS
-    from fedlib.models import MODELS
+    from fedlib.models import made
 
     entry = DATASETS.make(dataset)
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        net = MODELS.make(model).build(entry.shape, len(entry.class_names))
+        net = made(model, entry.shape, len(entry.class_names))
         net(torch.empty(2, *entry.shape))
     layers = sum(1 for _ in net.parameters())
     return layers, 3 * counter.get_total_flops() / 2

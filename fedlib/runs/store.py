@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
+from fedlib.core import environment
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
 from fedlib.core.registry import choose
@@ -22,13 +23,12 @@ from fedlib.core.spec import RunSpec
 from fedlib.runs.measures import Measure
 
 FORMAT = 1
-CHECKPOINT_SECONDS = 20.0
 LARGE = 30_000  # bytes of probes in a record
 MOST = 100_000_000  # bytes of a record; those of the workbook have 40,000 at most
 STALE = 3600.0  # seconds after which a half-written file has no writer any more
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Record:
     """What a run left behind; ``json`` is the file's content."""
 
@@ -103,6 +103,14 @@ class Record:
         if record.partial and not 0 < record.rounds_done < record.spec.rounds:
             raise FedlibError(f"{path} has {record.rounds_done} rounds of {record.spec.rounds}; delete it, run again.")
         return record
+
+    def __repr__(self) -> str:
+        """What it is of, in a line: the whole of it would fill pages."""
+        if "measurement" in self.json:
+            return f"Record({self.id}: {self.json['measurement']})"
+        spec, scored = self.json["spec"], self.accuracy
+        shown = f"{scored[-1]:.2f}% after round {self.series['round'][-1]}" if len(scored) else "never scored"
+        return f"Record({self.id}: {spec.get('algorithm', 'fedavg')} on {spec['dataset']}, {self.status}, {shown})"
 
     @property
     def id(self) -> str:
@@ -383,7 +391,7 @@ class Checkpoint:
 
     def __init__(self, path: Path, id: str, deadline: float | None = None):
         self.path, self.id, self.deadline = path, id, deadline
-        self.every = float(os.environ.get("FEDLIB_CHECKPOINT_SECONDS", CHECKPOINT_SECONDS))
+        self.every = environment.checkpoint_seconds()
         self.last = time.monotonic()
 
     def due(self) -> bool:
@@ -429,5 +437,5 @@ def committed() -> Store:
 def default_store() -> Store:
     """One's own records, in FEDLIB_STORE or else build/runs; what they lack is read from the committed ones."""
     evidence = committed()
-    own = Path(os.environ.get("FEDLIB_STORE") or ROOT / "build" / "runs")
+    own = environment.store() or ROOT / "build" / "runs"
     return evidence if own.resolve() == evidence.path.resolve() else Store(own, behind=evidence)

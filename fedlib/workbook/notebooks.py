@@ -1,6 +1,5 @@
 """Finds, plans and executes the notebooks, and reads their claims back."""
 
-import ast
 import fnmatch
 import multiprocessing
 import os
@@ -15,8 +14,11 @@ from pathlib import Path
 
 import nbformat
 
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, meant, quoted
 from fedlib.core.paths import ROOT
+from fedlib.core.registry import literal
+from fedlib.core.spec import RunSpec
+from fedlib.runs.measures import Measure
 
 BUILD = ROOT / "build" / "notebooks"
 
@@ -38,9 +40,12 @@ class Notebook:
     @cached_property
     def node(self) -> nbformat.NotebookNode:
         try:
-            return nbformat.read(self.path, as_version=4)
-        except (OSError, ValueError, nbformat.ValidationError) as error:
-            raise FedlibError(f"{self.path} cannot be read as a notebook: {_first_line(error)}.") from None
+            node = nbformat.read(self.path, as_version=4)
+            nbformat.validate(node)
+        except Exception as error:  # a file can be no notebook in many ways, and nbformat raises as many errors
+            why = _first_line(error).rstrip(".") or type(error).__name__
+            raise FedlibError(f"{self.path} cannot be read as a notebook: {why}.") from None
+        return node
 
     @property
     def title(self) -> str:
@@ -53,14 +58,28 @@ class Notebook:
         """Parameter names and default values, as papermill sees them."""
         import papermill
 
-        found = papermill.inspect_notebook(str(self.path))
-        return {name: ast.literal_eval(parameter["default"]) for name, parameter in found.items()}
+        self.node  # noqa: B018  whatever is wrong with the file is said first
+        try:
+            found = papermill.inspect_notebook(str(self.path))
+        except Exception as error:  # by its reading of a cell that users write
+            raise FedlibError(f"{self.name}: the parameters cannot be read: {_shown(error)}") from None
+        return {name: self._default(name, parameter["default"]) for name, parameter in found.items()}
+
+    def _default(self, name: str, text: str):
+        try:
+            return literal(text, f"{self.name}: {name}")
+        except FedlibError:
+            raise
+        except ValueError:
+            wrong = f"{self.name}: the default of {name} is {quoted(text)}"
+            raise FedlibError(f"{wrong}; write out a number, a text, True, None or a list of such.") from None
 
     def changes(self, values: dict) -> dict:
         """Those of ``values`` (texts or Python values) that differ from the defaults, checked against them."""
         if unknown := sorted(set(values) - set(self.defaults)):
-            allowed = ", ".join(self.defaults) or "none"
-            raise FedlibError(f"{self.name} has no parameter {', '.join(map(repr, unknown))}; it takes: {allowed}.")
+            allowed, near = ", ".join(self.defaults) or "none", meant(unknown[0], self.defaults)
+            names = ", ".join(map(quoted, unknown))
+            raise FedlibError(f"{self.name} has no parameter {names}{near}; it takes: {allowed}.")
         given = {name: typed(f"{self.name}: {name}", value, self.defaults[name]) for name, value in values.items()}
         if "scale" in given:
             from fedlib.core.registry import choose
@@ -80,6 +99,8 @@ class Notebook:
         self._execute("grid", names)
         if not isinstance(names.get("grid"), dict):
             raise FedlibError(f"{self.name}: the cell tagged 'grid' must make a dict named grid.")
+        if odd := [run for run in names["grid"].values() if not isinstance(run, RunSpec | Measure)]:
+            raise FedlibError(f"{self.name}: the grid holds RunSpecs and Measures; got {quoted(odd[0])}.")
         return names["grid"]
 
     def _execute(self, tag: str, names: dict) -> None:
@@ -88,7 +109,7 @@ class Notebook:
             raise FedlibError(f"{self.name} needs one cell tagged {tag!r}; it has {len(cells)}.")
         try:
             exec(compile(cells[0].source, f"{self.name}[{tag}]", "exec"), names)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise FedlibError(f"{self.name}: the {tag} cell fails: {_shown(error)}") from error
 
     @property
@@ -112,12 +133,17 @@ def typed(where: str, value, default):
     """
     if isinstance(value, str) and not isinstance(default, str):
         try:
-            value = ast.literal_eval(value if value.lower() not in ("true", "false", "none") else value.capitalize())
-        except (ValueError, SyntaxError):
+            value = literal(value if value.lower() not in ("true", "false", "none") else value.capitalize(), where)
+        except FedlibError:
+            raise
+        except ValueError:
             if default is not None and default != []:
                 raise _mistyped(where, value, default) from None
     if isinstance(default, list):
-        return list(value) if isinstance(value, (list, tuple)) else [value]
+        value = list(value) if isinstance(value, (list, tuple)) else [value]
+        if default and not value:
+            raise FedlibError(f"{where} must not be empty: nothing would be left to run; its default is {default!r}.")
+        return value
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if default is not None and type(value) is not type(default):
@@ -126,11 +152,11 @@ def typed(where: str, value, default):
 
 
 def _mistyped(where: str, value, default) -> FedlibError:
-    return FedlibError(f"{where} must be of type {type(default).__name__}, such as {default!r}; got {value!r}.")
+    return FedlibError(f"{where} must be of type {type(default).__name__}, such as {default!r}; got {quoted(value)}.")
 
 
 def find(patterns: Iterable[str] = (), folder: Path = ROOT / "notebooks") -> list[Notebook]:
-    """The notebooks that names, globs, papers or paths select; all of them without a pattern."""
+    """The notebooks that names or their beginnings, globs, papers or paths select; all of them without a pattern."""
     every = [Notebook(path) for path in sorted(folder.glob("*/*.ipynb"))]
     found: dict[Path, Notebook] = {} if patterns else {nb.path: nb for nb in every}
     for pattern in patterns:
@@ -138,9 +164,14 @@ def find(patterns: Iterable[str] = (), folder: Path = ROOT / "notebooks") -> lis
             chosen = [Notebook(Path(pattern).resolve())]
         else:
             chosen = [nb for nb in every if any(fnmatch.fnmatch(n, pattern) for n in (nb.name, nb.path.stem, nb.paper))]
+        if not chosen:  # fedlws/table01 is the beginning of one name, table01 of one in every paper
+            begun = [(nb, nb.name if "/" in pattern else nb.path.stem) for nb in every if pattern]
+            chosen = [nb for nb, name in begun if name.startswith(pattern)]
         if not chosen:
-            known = ", ".join(nb.name for nb in every) or f"none (there is no notebook in {folder})"
-            raise FedlibError(f"No notebook matches {pattern!r}; the notebooks are: {known}.")
+            names = [nb.name for nb in every]
+            near = meant(pattern, [*names, *(name.partition("_")[0] for name in names), *(nb.paper for nb in every)])
+            where = "'fedlib list' names them all" if names else f"there is none in {folder}"
+            raise FedlibError(f"No notebook matches {quoted(pattern)}{near}; {where}.")
         found |= {nb.path: nb for nb in chosen}
     return list(found.values())
 
@@ -264,7 +295,8 @@ def _first_line(thing) -> str:
 
 
 def _shown(error: Exception) -> str:
-    return str(error) if isinstance(error, FedlibError) else f"{type(error).__name__}: {_first_line(error)}"
+    text = str(error) if isinstance(error, FedlibError) else f"{type(error).__name__}: {_first_line(error)}"
+    return f"{text.rstrip('.')}."
 
 
 def duration(seconds: float) -> str:
