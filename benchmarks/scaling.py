@@ -21,8 +21,8 @@ import torch
 from fedlib.core.paths import ROOT
 from fedlib.core.spec import RunSpec
 from fedlib.data import DATASETS, Dataset
-from fedlib.federation.simulation import simulate
 from fedlib.runs.engine import run
+from fedlib.runs.execute import simulate
 from fedlib.runs.store import Store
 
 ROUNDS = 8

@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 
 from fedlib.algorithms import Client
+from fedlib.core.device import one_thread
 from fedlib.core.layout import FlatModel
 from fedlib.core.optimizers import OPTIMIZERS
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
 from fedlib.federation.cohort import train_together
-from fedlib.federation.simulation import one_thread
 from fedlib.federation.training import gather, train
 from fedlib.models import build
 

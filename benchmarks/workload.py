@@ -30,11 +30,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlib.algorithms import Algorithm, Client, Round
+from fedlib.core.device import one_thread
 from fedlib.core.layout import FlatModel, gather, matrix
 from fedlib.core.optimizers import OPTIMIZERS
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import one_thread
 from fedlib.federation.training import train
 from fedlib.models import MODELS
 from fedlib.models.base import Net

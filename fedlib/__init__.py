@@ -3,9 +3,9 @@
 _LAZY = {
     "RunSpec": "fedlib.core.spec",
     "FedlibError": "fedlib.core.errors",
-    "Measure": "fedlib.runs.measures",
+    "Measure": "fedlib.core.spec",
     "run": "fedlib.runs.engine",
-    "simulate": "fedlib.federation.simulation",
+    "simulate": "fedlib.runs.execute",
     "aggregate": "fedlib.federation.aggregation",
     "show": "fedlib.workbook.page",
     "load": "fedlib.data",

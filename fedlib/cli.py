@@ -566,7 +566,7 @@ def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool, hour
 
 
 def train(specs: list[RunSpec], jobs: int, store, progress: bool, hours, finish: bool) -> list:
-    from fedlib.federation.simulation import Federation
+    from fedlib.federation.federation import Federation
     from fedlib.runs import engine
 
     todo = engine.missing(specs, store, finish or hours is not None) if hours != 0 else []

@@ -10,7 +10,8 @@ from conftest import write_notebook
 from fedlib import RunSpec
 from fedlib.runs.audit import choose, draw
 from fedlib.runs.compare import compare
-from fedlib.runs.store import Record, Store, checksum
+from fedlib.runs.record import Record, checksum
+from fedlib.runs.store import Store
 
 TINY = {"dataset": "digits", "model": "mlp(hidden=16)", "partition": "shards", "rounds": "2", "lr": "0.05"}
 

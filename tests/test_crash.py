@@ -13,8 +13,7 @@ import pytest
 from conftest import FEDLIB
 
 from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import simulate
-from fedlib.runs.execute import run_one
+from fedlib.runs.execute import run_one, simulate
 from fedlib.runs.store import Store
 
 LONG = RunSpec(

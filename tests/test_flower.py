@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedlib.core.errors import FedlibError
-from fedlib.runs.measures import Measure
+from fedlib.core.spec import Measure
 
 flwr = pytest.importorskip("flwr")
 

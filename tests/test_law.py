@@ -16,8 +16,8 @@ from fedlib.core.layout import FlatModel, Layout
 from fedlib.core.random import stream
 from fedlib.core.registry import written
 from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import simulate
 from fedlib.models import build
+from fedlib.runs.execute import simulate
 
 LN2 = math.log(2)
 ONE = (torch.ones(1, 1), torch.tensor([0]))  # one sample x = 1 of class 0

@@ -14,12 +14,14 @@ from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client, Round
 from fedlib.algorithms import clip2fl as clips
 from fedlib.algorithms.creff import classifier, generator, gradient, mismatch, with_one
 from fedlib.algorithms.fpl import class_means, finch, infonce
+from fedlib.core.device import one_thread
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel, Layout
 from fedlib.core.spec import RunSpec
 from fedlib.data import load
-from fedlib.federation.simulation import Federation, one_thread, simulate
+from fedlib.federation.federation import Federation
 from fedlib.models import build
+from fedlib.runs.execute import simulate
 
 TINY = RunSpec(
     dataset="digits(shape=(1, 8, 8))", model="mlp(hidden=16)", partition="dirichlet(alpha=0.5)", subset=200,
@@ -170,11 +172,11 @@ def trained(spec: RunSpec) -> torch.Tensor:
     """The global parameters that would be broadcast after the run."""
     with one_thread():
         fed, algorithm, memory = Federation(spec), Algorithm(spec.algorithm), {}
-        run = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone(), "clients": {}, "broadcast": {}}
+        run = fed.start()
         for number in range(1, spec.rounds + 1):
             r = fed.train_cohort(number, algorithm, run, {})
-            run["theta"], run["buffers"] = algorithm.aggregate(r, memory)
-    return run["theta"]
+            run.theta, run.buffers = algorithm.aggregate(r, memory)
+    return run.theta
 
 
 def test_creff_trains_as_fedavg_does_and_is_evaluated_otherwise():

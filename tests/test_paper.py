@@ -12,8 +12,8 @@ import fedlib
 from fedlib.algorithms import ALGORITHMS
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import simulate
-from fedlib.runs.store import Record
+from fedlib.runs.execute import simulate
+from fedlib.runs.record import Record
 from fedlib.workbook import notebooks as workbook
 from fedlib.workbook import paper, plots
 from fedlib.workbook.page import show_table

@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 
 from fedlib.algorithms import Algorithm
 from fedlib.core.errors import FedlibError
-from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import Federation, simulate
+from fedlib.core.spec import Measure, RunSpec
+from fedlib.federation.federation import Federation
 from fedlib.models import build, starts
 from fedlib.models.starts import STARTS
-from fedlib.runs.measures import Measure
+from fedlib.runs.execute import simulate
 from fedlib.runs.pretrained import pretrain
 
 CENTRAL = dict(partition="iid", clients=1, keep_optimizer=True, rounds=2, eval_every=2, subset=200, skip=100, seed=3)

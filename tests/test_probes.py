@@ -13,9 +13,10 @@ from scipy.spatial.distance import squareform
 from fedlib.algorithms import Algorithm, Round
 from fedlib.algorithms.awa import AWA
 from fedlib.algorithms.base import Products
+from fedlib.core.device import one_thread
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel, Layout
-from fedlib.core.spec import RunSpec
+from fedlib.core.spec import Measure, RunSpec
 from fedlib.data.distances import (
     alignment,
     heterogeneity_degree,
@@ -24,7 +25,7 @@ from fedlib.data.distances import (
     transport,
     weight_correlations,
 )
-from fedlib.federation.simulation import Federation, one_thread, simulate
+from fedlib.federation.federation import Federation
 from fedlib.models import MODELS, build
 from fedlib.models.base import evaluate
 from fedlib.probes import PROBES
@@ -35,9 +36,9 @@ from fedlib.probes.updates import entropy, kept_products, mixture
 from fedlib.runs.compare import compare
 from fedlib.runs.engine import missing, run
 from fedlib.runs.estimate import estimate
-from fedlib.runs.execute import run_one
-from fedlib.runs.measures import Measure
-from fedlib.runs.store import Record, Store, checksum
+from fedlib.runs.execute import run_one, simulate
+from fedlib.runs.record import Record, checksum
+from fedlib.runs.store import Store
 from fedlib.workbook.paper import layer_kind, measured
 
 TINY = RunSpec(
@@ -67,7 +68,7 @@ def federated(spec: RunSpec) -> tuple[Federation, Round]:
     """The federation after its first round."""
     with one_thread():
         fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
-        start = dict(theta=fed.flat.theta.clone(), buffers=fed.flat.buffers.clone(), clients={}, broadcast={})
+        start = fed.start()
         r = fed.train_cohort(1, algorithm, start, {})
         algorithm.aggregate(r, {})
     return fed, r

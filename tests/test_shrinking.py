@@ -13,8 +13,8 @@ from fedlib import RunSpec
 from fedlib.algorithms import ALGORITHMS, Algorithm
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import Layout
-from fedlib.federation.simulation import simulate
 from fedlib.models import build
+from fedlib.runs.execute import simulate
 
 # Two layers, three numbers: ||w|| is 5 and 2; the two clients' updates are (2, 0), (0, 0) and 2, 0.
 GLOBAL = {"a.weight": torch.tensor([3.0, 4.0]), "b.weight": torch.tensor([2.0])}

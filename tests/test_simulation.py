@@ -7,10 +7,12 @@ import torch
 import fedlib.federation.simulation as simulation
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import Federation, cohort, simulate
+from fedlib.federation.federation import Federation, cohort
 from fedlib.runs.engine import missing, run
 from fedlib.runs.estimate import estimate
-from fedlib.runs.store import Record, Store
+from fedlib.runs.execute import simulate
+from fedlib.runs.record import Record
+from fedlib.runs.store import Store
 
 TINY = RunSpec(
     dataset="digits", model="mlp(hidden=16)", partition="shards(per_client=2)", clients=10, participation=0.5,

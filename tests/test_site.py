@@ -12,7 +12,8 @@ import pytest
 from fedlib.algorithms import ALGORITHMS
 from fedlib.core.paths import ROOT
 from fedlib.core.spec import RunSpec
-from fedlib.runs.store import Record, Store
+from fedlib.runs.record import Record
+from fedlib.runs.store import Store
 from fedlib.workbook import site
 from fedlib.workbook.notebooks import find
 

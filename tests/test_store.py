@@ -7,9 +7,12 @@ import stat
 import pytest
 
 from fedlib.core.errors import FedlibError
+from fedlib.core.series import summary
 from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import simulate
-from fedlib.runs.store import Record, Store, checksum, default_store, summary, write_atomically
+from fedlib.runs.execute import simulate
+from fedlib.runs.files import write_atomically
+from fedlib.runs.record import Record, checksum
+from fedlib.runs.store import Store, default_store
 
 SPEC = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", clients=2, rounds=1, seed=1)
 
@@ -142,8 +145,8 @@ def test_json_round_trip_and_what_decides_the_id():
 
 
 def test_a_measurement_is_a_record_too(tmp_path):
+    from fedlib.core.spec import Measure
     from fedlib.runs.engine import missing, run
-    from fedlib.runs.measures import Measure
 
     measure = Measure("aggregation_time(model=lenet, shape=(1, 28, 28), clients=3, methods=('fedavg', 'lws'), turns=2)")
     assert Measure(measure.text) == measure and measure.id != Measure("aggregation_time(model=lenet)").id
@@ -158,7 +161,7 @@ def test_a_measurement_is_a_record_too(tmp_path):
 
 def test_seconds_of_a_local_epoch_are_those_of_the_method():
     """MOON, which also runs two frozen models, takes longer than FedAvg on the same batches."""
-    from fedlib.runs.measures import Measure
+    from fedlib.core.spec import Measure
 
     methods, data = ("fedavg", "moon", "dw"), "digits(shape=(3, 32, 32))"
     measure = Measure(f"epoch_time(model=simple_cnn, dataset={data!r}, methods={methods!r}, subset=400)")
@@ -172,7 +175,7 @@ def test_seconds_of_a_local_epoch_are_those_of_the_method():
 
 
 def test_a_round_costs_time_and_bytes():
-    from fedlib.runs.measures import Measure
+    from fedlib.core.spec import Measure
 
     methods = ("fedavg", "scaffold", "fedper", "local", "fedproto", "fednova", "dw", "law(epochs=40)")
     text = f"round_cost(model='mlp(hidden=16)', proxy='balanced(size=20)', methods={methods!r})"

@@ -1,4 +1,4 @@
-"""What one run is: everything that decides its numbers, frozen, with a canonical id."""
+"""What one run or measurement is: everything that decides its numbers, frozen, with a canonical id."""
 
 import dataclasses
 import hashlib
@@ -160,12 +160,6 @@ class RunSpec:
             raise FedlibError(f"A run needs {', '.join(missing)}.")
         return cls(**fields)
 
-    def perform(self, checkpoint=None, on_round=None):
-        """The record of this run, trained now."""
-        from fedlib.federation.simulation import simulate
-
-        return simulate(self, checkpoint, on_round)
-
     @cached_property
     def revisions(self) -> dict[str, int | str]:
         """Revisions above 1 of the data set, model, partition and algorithm parts involved; a start's is its sha256."""
@@ -186,3 +180,39 @@ def _made(spec: RunSpec, field: str):
 
 def _algorithm(text: str):
     return registry_of("algorithm").compose(text)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measurement in its written form."""
+
+    text: str
+    probes = None  # those are for runs
+
+    def __post_init__(self):
+        object.__setattr__(self, "text", written(registry_of("measurement").make(self.text)))
+
+    @property
+    def rounds(self) -> int:
+        """Its steps, for progress bars."""
+        return getattr(registry_of("measurement").make(self.text), "turns", 1)
+
+    @cached_property
+    def revisions(self) -> dict[str, int]:
+        thing = registry_of("measurement").make(self.text)
+        found = {thing.name: thing.revision} if thing.revision > 1 else {}
+        if start := getattr(thing, "start", None):
+            found[start] = registry_of("start").make(start).revision
+        return found
+
+    @cached_property
+    def id(self) -> str:
+        text = json.dumps([self.text, self.revisions], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        return self.text
+
+    def estimate(self) -> float:
+        """Seconds it may take."""
+        return registry_of("measurement").make(self.text).seconds

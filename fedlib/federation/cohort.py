@@ -18,7 +18,7 @@ from fedlib.core.spec import RunSpec
 LARGEST = 1_000_000  # parameters; beyond, one client keeps a card busy
 
 
-def together(flat: FlatModel, spec: RunSpec, parts: list, cuda: bool) -> bool:
+def can_vectorise(flat: FlatModel, spec: RunSpec, parts: list, cuda: bool) -> bool:
     """The fixed rule: small models without BatchNorm or dropout on CUDA, with nothing added to local training."""
     apart = (nn.modules.dropout._DropoutNd, nn.LSTM)  # random numbers are a client's own; cuDNN has no batch of weights
     return (

@@ -9,7 +9,7 @@ import torch
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from fedlib.algorithms import ALGORITHMS, Algorithm, Client, Local, Round, Server
+from fedlib.algorithms import ALGORITHMS, Algorithm, Local, Round, Server
 from fedlib.algorithms.base import Products
 from fedlib.algorithms.lap import neurons
 from fedlib.algorithms.law import Learned
@@ -17,7 +17,6 @@ from fedlib.algorithms.lws import spread
 from fedlib.core.errors import Diverged, FedlibError
 from fedlib.core.layout import gather
 from fedlib.core.registry import written
-from fedlib.federation.training import train
 from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, load_weights, round_significant, shares
 
 
@@ -276,13 +275,11 @@ class Ideal(Probe):
         return (vectors - ideal).norm(dim=1)
 
     def vector(self, fed, r: Round) -> Tensor:
-        flat, everyone = fed.flat, torch.cat(fed.indices)
+        everyone = torch.cat(fed.indices)
         load_weights(fed, r.theta, r.buffers)
         # As one more client, whose id no other has: its batches come from a stream of their own.
-        client = Client(fed.spec.clients, r.number, flat.model, flat.layout, flat.theta, flat.grad, r.theta)
-        data, moments = (gather(fed.x, everyone), fed.y[everyone]), fed.optimizer.state(flat.theta)
-        train(flat, *data, client, [], fed.spec, fed.optimizer, moments, self.epochs)
-        return flat.theta - r.theta
+        fed.train_on(gather(fed.x, everyone), fed.y[everyone], fed.spec.clients, r.number, self.epochs)
+        return fed.flat.theta - r.theta
 
 
 @PROBES.register("lap")

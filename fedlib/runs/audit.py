@@ -3,12 +3,14 @@
 import tempfile
 from collections import defaultdict
 
+from fedlib.core.device import describe_machine
 from fedlib.core.errors import FedlibError
+from fedlib.core.series import summary
 from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import environment
 from fedlib.runs import engine
 from fedlib.runs.compare import Outcome, alike, compare, label
-from fedlib.runs.store import Record, Store, committed, summary
+from fedlib.runs.record import Record
+from fedlib.runs.store import Store, committed
 
 
 def audit(
@@ -40,7 +42,7 @@ def audit(
 
 def draw(records: list[Record], sample: int) -> list[Record]:
     """Half of them, if there are so many, made on a machine of this kind, where every digit counts; then all others."""
-    near = choose([r for r in records if alike(r.json["environment"], environment())], sample // 2)
+    near = choose([r for r in records if alike(r.json["environment"], describe_machine())], sample // 2)
     return near + choose([r for r in records if r not in near], sample - len(near))
 
 

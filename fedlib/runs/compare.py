@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from fedlib.core.spec import RunSpec
-from fedlib.runs.store import Record
+from fedlib.runs.record import Record
 
 # On another kind of processor sums are rounded differently, and the paths part. How far a number may be off after the
 # first round, relative to the larger of it and 1: local training has amplified little yet, what the server learns from

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 
 from fedlib.core import environment
 from fedlib.core.errors import FedlibError, quoted
-from fedlib.core.spec import RunSpec
+from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs.estimate import estimate
 from fedlib.runs.execute import show_half_done
-from fedlib.runs.measures import Measure
 from fedlib.runs.partial import common_rounds, how_far
 from fedlib.runs.processes import train_all
-from fedlib.runs.store import Record, Store, default_store
+from fedlib.runs.record import Record
+from fedlib.runs.store import Store, default_store
 
 
 def run(

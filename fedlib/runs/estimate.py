@@ -2,8 +2,13 @@
 
 import functools
 
-from fedlib.core.spec import RunSpec
-from fedlib.runs.measures import Measure
+from fedlib.algorithms import Algorithm
+from fedlib.algorithms.proxy import OnProxy
+from fedlib.core.spec import Measure, RunSpec
+from fedlib.data import DATASETS
+from fedlib.data.proxy import PROXIES
+from fedlib.models import made
+from fedlib.probes import parts
 
 # Seconds for every parameter tensor of a step, and operations a second. Those of a core are fitted to
 # benchmarks/training.py; those of a GPU are a rule of thumb (kernels to launch, a tenth of what a recent card can do).
@@ -15,7 +20,6 @@ def estimate(spec: RunSpec | Measure, device: str = "cpu") -> float:
     """Seconds a run may take on one core, or on a GPU: its samples at the speed of its model. A guide, no promise."""
     if isinstance(spec, Measure):
         return spec.estimate()
-    from fedlib.data import DATASETS
 
     train_size, test_size = DATASETS.make(spec.dataset).sizes
     samples = (spec.subset or train_size) * spec.cohort / spec.clients * spec.local_epochs
@@ -33,8 +37,6 @@ def longest_round(spec: RunSpec | Measure) -> float:
     """Seconds that one round may take on one core if it is scored and every probe measures in it."""
     if isinstance(spec, Measure):
         return spec.estimate()
-    from fedlib.data import DATASETS
-    from fedlib.probes import parts
 
     train_size, test_size = DATASETS.make(spec.dataset).sizes
     sizes = spec.subset or train_size, spec.test_subset or test_size
@@ -45,9 +47,6 @@ def longest_round(spec: RunSpec | Measure) -> float:
 
 def server_work(spec: RunSpec) -> float:
     """What the server's passes over its proxy set take in a round, in training samples."""
-    from fedlib.algorithms import Algorithm
-    from fedlib.algorithms.proxy import OnProxy
-    from fedlib.data.proxy import PROXIES
 
     passes = sum(p.chosen.epochs for p in Algorithm(spec.algorithm).servers if isinstance(p, OnProxy))
     return passes * PROXIES.make(spec.proxy).size if passes else 0.0
@@ -57,7 +56,6 @@ def probes_work(spec: RunSpec, train_size: int, test_size: int) -> float:
     """What all measurements of a run's probes take, in training samples."""
     if spec.probes is None:
         return 0.0
-    from fedlib.probes import parts
 
     times = {p: sum(p.due(n, spec.rounds) for n in range(1, spec.rounds + 1)) for p in parts(spec.probes)}
     return sum(count * p.work(spec, train_size, test_size) for p, count in times.items())
@@ -68,9 +66,6 @@ def model_cost(model: str, dataset: str) -> tuple[int, float]:
     """(parameter tensors, floating-point operations to train on one sample)."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
-
-    from fedlib.data import DATASETS
-    from fedlib.models import made
 
     entry = DATASETS.make(dataset)
     with torch.device("meta"), FlopCounterMode(display=False) as counter:

@@ -1,19 +1,53 @@
 """One run through the store: read, resumed or made, and kept if its numbers are those it had before."""
 
+import time
 import warnings
 
 from filelock import Timeout
 
+from fedlib.core.device import describe_machine, one_thread
 from fedlib.core.errors import FedlibError
-from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import half_done
+from fedlib.core.spec import Measure, RunSpec
+from fedlib.federation.federation import cohorts
+from fedlib.federation.simulation import run_rounds
+from fedlib.federation.state import RunState
 from fedlib.runs.compare import compare
-from fedlib.runs.store import Record, Store
+from fedlib.runs.measures import MEASURES
+from fedlib.runs.record import Record
+from fedlib.runs.store import Store
 
 
-def run_one(
-    spec: RunSpec, store: Store, on_round=None, patience: float = -1, deadline: float | None = None
-) -> Record:
+def execute(job: RunSpec | Measure, checkpoint=None, on_round=None) -> Record:
+    """The record of a run or a measurement, made now."""
+    if isinstance(job, RunSpec):
+        return simulate(job, checkpoint, on_round)
+    began = time.perf_counter()
+    with one_thread():
+        result = MEASURES.make(job.text).measure(on_round or (lambda done: None))
+    return Record.of_measure(job, result, describe_machine(), time.perf_counter() - began)
+
+
+def simulate(spec: RunSpec, checkpoint=None, on_round=None) -> Record:
+    """Run ``spec`` and return its record. ``checkpoint`` (see store) makes it resumable; ``on_round(done)`` is told
+    after every round."""
+    return recorded(spec, run_rounds(spec, checkpoint, on_round)[0])
+
+
+def recorded(spec: RunSpec, state: RunState) -> Record:
+    """The record of a run at the round it has come to; one that moved lists the other machines it was on."""
+    *others, last = state.environments
+    machine = last | ({"also": others} if others else {})
+    measured = spec, state.series, state.partition, cohorts(spec), machine, state.seconds, state.error, state.probes
+    return Record.of_run(*measured, rounds=state.round)
+
+
+def half_done(spec: RunSpec, checkpoint) -> Record | None:
+    """The record of an unfinished run from its checkpoint alone, without its data."""
+    state = RunState.loaded(checkpoint.load(), spec)
+    return recorded(spec, state) if state else None
+
+
+def run_one(spec: RunSpec, store: Store, on_round=None, patience: float = -1, deadline: float | None = None) -> Record:
     """One run through the store: read if there, else resumed or started, under the lock of its id.
 
     Where another process is making it, ``patience`` says for how many seconds to wait (-1: as long as it takes). After
@@ -24,7 +58,7 @@ def run_one(
         if before and not before.partial and before.has(spec):  # another process was faster
             return before
         checkpoint = store.checkpoint(spec.id, deadline)
-        record = complete(spec, before).perform(checkpoint, on_round)
+        record = execute(complete(spec, before), checkpoint, on_round)
         if record.rounds_done:
             keep(record, before, store)
         if not record.partial:

@@ -19,12 +19,14 @@ from flwr.serverapp.strategy import FedAvg, Result  # noqa: E402
 from flwr.simulation import run_simulation  # noqa: E402
 
 from fedlib.algorithms import Algorithm  # noqa: E402
+from fedlib.core.device import device, one_thread  # noqa: E402
 from fedlib.core.errors import FedlibError  # noqa: E402
 from fedlib.core.layout import matrix  # noqa: E402
 from fedlib.core.registry import written  # noqa: E402
 from fedlib.core.spec import RunSpec  # noqa: E402
 from fedlib.federation.aggregation import aggregate, refuse_local  # noqa: E402
-from fedlib.federation.simulation import Federation, device, one_thread  # noqa: E402
+from fedlib.federation.federation import Federation  # noqa: E402
+from fedlib.federation.state import RunState  # noqa: E402
 
 
 class Strategy(FedAvg):
@@ -107,10 +109,10 @@ def answer(spec: RunSpec, k: int, number: int, arrays: ArrayRecord) -> tuple[Arr
     layout = fed.flat.layout
     theta, buffers = layout.pack(arrays.to_torch_state_dict(), device())
     thetas, statistics = matrix(1, layout.size, device()), matrix(1, layout.buffer_size, device())
-    run = {"theta": theta, "buffers": buffers, "clients": {}, "broadcast": {}}
+    state = RunState(theta, buffers)
     chosen = [(k, spec.local_epochs)]
-    logs, uploads = fed.train_apart(chosen, thetas, statistics, number, Algorithm(spec.algorithm), run)
-    if run["clients"] or uploads:
+    logs, uploads = fed.train_sequentially(chosen, thetas, statistics, number, Algorithm(spec.algorithm), state)
+    if state.clients or uploads:
         raise FedlibError(
             f"{spec.algorithm!r} has clients that remember something or send more than a model; this adapter carries "
             "models only. Run it in the simulator, or write its ClientApp."

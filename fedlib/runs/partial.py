@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from fedlib.core.spec import RunSpec
-from fedlib.runs.store import Record
+from fedlib.runs.record import Record
 
 # Runs that share these are compared on a page: methods, seeds and whatever else is set at the clients or the server.
 SETTING = ("dataset", "subset", "skip", "corruption", "partition", "clients", "participation", "stragglers", "model")

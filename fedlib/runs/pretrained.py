@@ -5,9 +5,11 @@ import json
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import trained
+from fedlib.federation.simulation import run_rounds
 from fedlib.models import starts
-from fedlib.runs.store import default_store, write_atomically
+from fedlib.runs.execute import recorded
+from fedlib.runs.files import write_atomically
+from fedlib.runs.store import default_store
 
 
 def pretrain(name: str, spec: RunSpec, on_epoch=None) -> dict:
@@ -20,10 +22,11 @@ def pretrain(name: str, spec: RunSpec, on_epoch=None) -> dict:
     store = default_store()
     with store.lock(spec.id):
         checkpoint = store.checkpoint(spec.id)
-        record, state = trained(spec, checkpoint, on_epoch)
+        state, model = run_rounds(spec, checkpoint, on_epoch)
+        record = recorded(spec, state)
         if record.status != "ok":
             raise FedlibError(f"{record.error['message']} Nothing was kept: choose a smaller --lr.")
-        content, accuracy = save(state), record.summary["last"]
+        content, accuracy = save(model), record.summary["last"]
         card = {
             "about": f"{spec.model} trained on {spec.dataset}, {100 * accuracy:.1f}% of the test images right",
             "model": spec.model,

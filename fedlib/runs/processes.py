@@ -12,10 +12,9 @@ from filelock import Timeout
 from tqdm import tqdm
 
 from fedlib.core.errors import FedlibError
-from fedlib.core.spec import RunSpec
+from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs.estimate import estimate, longest_round
 from fedlib.runs.execute import run_one
-from fedlib.runs.measures import Measure
 from fedlib.runs.store import Store
 from fedlib.runs.worker import UNGUARDED, Worker, importing_script, signals_held, sigterm_unwinds
 

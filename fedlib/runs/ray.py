@@ -15,7 +15,8 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.runs.execute import complete, keep
 from fedlib.runs.processes import PATIENCE, Bar, in_words, longest_wait, report, train_apart
-from fedlib.runs.store import Record, Store
+from fedlib.runs.record import Record
+from fedlib.runs.store import Store
 from fedlib.runs.worker import call
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report its use elsewhere

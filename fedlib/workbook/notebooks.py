@@ -17,8 +17,7 @@ import nbformat
 from fedlib.core.errors import FedlibError, meant, quoted
 from fedlib.core.paths import ROOT
 from fedlib.core.registry import literal
-from fedlib.core.spec import RunSpec
-from fedlib.runs.measures import Measure
+from fedlib.core.spec import Measure, RunSpec
 
 BUILD = ROOT / "build" / "notebooks"
 
