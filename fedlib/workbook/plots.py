@@ -87,6 +87,14 @@ def panels(count: int, height: float = 3.7, width: float = 4.6, **kw) -> tuple[F
     return figure, list(axes[0])
 
 
+def nothing() -> Figure:
+    """In the place of a figure whose runs have no result yet."""
+    figure, (axis,) = panels(1, height=1)
+    axis.set_axis_off()
+    axis.text(0.5, 0.5, "no result yet", ha="center", va="center", color=".4")
+    return figure
+
+
 def learning_curves(
     frame: pd.DataFrame,
     by: str,
@@ -108,6 +116,8 @@ def learning_curves(
     paper gives in prose, drawn as dotted lines: not our measurement.
     """
     groups = list(dict.fromkeys(frame[by]))
+    if not groups:
+        return nothing()
     figure, axes = panels(len(groups), sharey=sharey)
     for axis, group in zip(axes, groups, strict=True):
         methods = frame[frame[by] == group].groupby("method", sort=False)
@@ -133,6 +143,8 @@ def learning_curves(
 def leads(frame: pd.DataFrame, by: str, ours: str, titles=None, skip: int = 0) -> Figure:
     """``ours`` minus each other method, seed by seed: what curves that lie on each other hide."""
     wide = frame.pivot(index=[by, "seed", "round"], columns="method", values="accuracy")
+    if ours not in wide or wide.notna().sum(axis=1).max() < 2:
+        return nothing()
     lead = wide.drop(columns=ours).rsub(wide[ours], axis=0)[[m for m in frame["method"].unique() if m != ours]]
     long = lead.melt(ignore_index=False, value_name="lead").reset_index().dropna(subset="lead")
     long[by] = pd.Categorical(long[by], frame[by].unique())  # the order of the panels above
@@ -220,6 +232,8 @@ def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str
     ``frame`` is what ``paper.layers`` returns. The classifier is drawn apart, dashed in another colour.
     """
     groups = list(dict.fromkeys(frame[by]))
+    if not groups:
+        return nothing()
     figure, axes = panels(len(groups), **kw)
     for axis, group in zip(axes, groups, strict=True):
         part = frame[frame[by] == group]
@@ -262,6 +276,8 @@ def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | No
     """The paper's numbers beside ours: one panel per ``panel``, one line per ``row``, an open diamond for what was
     ``reported``, a dot for what is found ``here`` (both may be missing), with an interval ``low`` to ``high``."""
     groups = list(dict.fromkeys(frame["panel"]))
+    if not groups:
+        return nothing()
     rows = list(dict.fromkeys(frame["row"]))
     figure, axes = panels(len(groups), height=1.6 + 0.32 * len(rows), sharey=True)
     for axis, group in zip(axes, groups, strict=True):
