@@ -17,14 +17,15 @@ import torch
 from conftest import FEDLIB, write_notebook
 from test_crash import ENDLESS, numbers, started
 
-from fedlib import engine, paper
-from fedlib.audit import compare
-from fedlib.errors import FedlibError
-from fedlib.measures import Measure
-from fedlib.partial import common_rounds, how_far
-from fedlib.simulation import environment, simulate
-from fedlib.spec import RunSpec
-from fedlib.store import ROOT, Record, Store, checksum, committed, default_store
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import RunSpec
+from fedlib.federation.simulation import environment, simulate
+from fedlib.runs import engine
+from fedlib.runs.audit import compare
+from fedlib.runs.measures import Measure
+from fedlib.runs.partial import common_rounds, how_far
+from fedlib.runs.store import ROOT, Record, Store, checksum, committed, default_store
+from fedlib.workbook import paper
 
 SPEC = RunSpec(
     dataset="digits", model="mlp(hidden=8)", partition="shards(per_client=2)", algorithm="fedlap", participation=0.5,
