@@ -108,8 +108,11 @@ def train_all(todo: list[RunSpec], jobs: int, store: Store, progress: bool, stal
         os._exit(UNGUARDED)
     with Bar(todo, progress) as bar:
         try:
-            here = min(jobs, len(todo)) == 1
-            failures = train_here(todo, store, bar) if here else train_apart(todo, jobs, store, bar, stall)
+            if min(jobs, len(todo)) == 1:
+                failures = train_here(todo, store, bar.show)
+            else:
+                limits = {spec: stall or longest_wait(spec) for spec in todo}
+                failures = train_apart(limits, jobs, store, bar.show)
         finally:
             store.tidy()
     report(failures, todo)
@@ -121,37 +124,41 @@ def report(failures: dict[RunSpec, str], todo: list[RunSpec]) -> None:
     if lines and len(todo) == 1:
         raise FedlibError(lines[0])
     if lines:
-        what = "Others that were wanted are done and kept, and the same command tries these again"
-        raise FedlibError("\n".join([f"{len(lines)} of {len(todo)} runs failed. {what}:", *lines]))
+        kept = "all others are done and kept, and the same command tries these again"
+        raise FedlibError("\n".join([f"{len(lines)} of {len(todo)} runs failed; {kept}:", *lines]))
 
 
 def label(spec: RunSpec | Measure) -> str:
     return spec.text if isinstance(spec, Measure) else f"{spec.algorithm} on {spec.dataset}, seed {spec.seed}"
 
 
-def train_here(todo: list[RunSpec], store: Store, bar: "Bar") -> dict[RunSpec, str]:
+def longest_wait(spec: RunSpec | Measure) -> float:
+    """Seconds for which a run may finish no round before it is taken to stand still."""
+    return max(PATIENCE, 20 * longest_round(spec))
+
+
+def train_here(todo: list[RunSpec], store: Store, show) -> dict[RunSpec, str]:
     """Train in this process, one run after the other; why those failed that did."""
     waiting, failures = deque(todo), {}
     while waiting:
         spec = waiting.popleft()
-        ended, *why = attempt(spec, store, lambda done, spec=spec: bar.show(spec, done))
+        ended, *why = attempt(spec, store, lambda done, spec=spec: show(spec, done))
         if ended == "busy":
             waiting.append(spec)
         elif ended == "failed":
             failures[spec] = why[0]
         else:
-            bar.show(spec, spec.rounds)
+            show(spec, spec.rounds)
     return failures
 
 
-def train_apart(todo, jobs: int, store: Store, bar: "Bar", stall: float | None = None) -> dict[RunSpec, str]:
+def train_apart(limits: dict[RunSpec, float], jobs: int, store: Store, show) -> dict[RunSpec, str]:
     """Train in worker processes, in the order given; why those failed that did.
 
-    A run whose process dies, stands still or lacks memory is tried again, once. A worker that failed is replaced:
-    nobody knows what the run has left in it.
+    ``limits`` says of every run how many seconds it may go without finishing a round. A run whose process dies,
+    stands still or lacks memory is tried again, once. A failed worker is replaced: who knows what is left in it.
     """
-    limits = {spec: stall or max(PATIENCE, 20 * longest_round(spec)) for spec in todo}
-    waiting, tries, failures, unready = deque(todo), Counter(), {}, 0
+    waiting, tries, failures, unready = deque(limits), Counter(), {}, 0
     workers: list[Worker] = []
     now, last = 0.0, time.monotonic()  # now counts the time that this process was awake: Ctrl-Z is no stall
     with sigterm_unwinds():
@@ -170,7 +177,7 @@ def train_apart(todo, jobs: int, store: Store, bar: "Bar", stall: float | None =
                 for worker in [worker for worker in workers if worker.spec]:
                     spec = worker.spec
                     ended, *why = worker.look(now, limits[spec])
-                    bar.show(spec, spec.rounds if ended == "done" else worker.rounds)
+                    show(spec, spec.rounds if ended == "done" else worker.rounds)
                     unready = 0 if worker.ready else unready
                     if ended == "working":
                         continue
@@ -215,19 +222,23 @@ def attempt(spec: RunSpec, store: Store, on_round) -> tuple:
 
 
 def failed(error: BaseException) -> tuple[str, str, bool]:
-    """An exception in plain words, with the place where it was raised; ours are sentences already."""
+    """What ``attempt`` says of an exception: what it is, where it came from, whether another try may help."""
+    why = in_words(error)
+    memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, on a GPU
+    memory = memory or "can't allocate memory" in why  # torch's on a CPU is a mere RuntimeError
+    if not isinstance(error, FedlibError):
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
+        why += f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return "failed", f"{why}, out of memory: fewer --jobs" if memory else why, memory
+
+
+def in_words(error: BaseException) -> str:
+    """An exception in one line; ours are sentences already."""
     try:
         text = " ".join(str(error).split())[:500]
     except Exception:  # of its own making
         text = "it cannot say why"
-    memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, on a GPU
-    memory = memory or "can't allocate memory" in text  # torch's on a CPU is a mere RuntimeError
-    if isinstance(error, FedlibError):
-        return "failed", text, memory
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    hint = ", out of memory: fewer --jobs" if memory else ""
-    return "failed", f"{type(error).__name__}{': ' if text else ''}{text}{place}{hint}", memory
+    return text if isinstance(error, FedlibError) else ": ".join(filter(None, (type(error).__name__, text)))
 
 
 class Bar(tqdm):

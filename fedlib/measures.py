@@ -261,10 +261,10 @@ class UnderFlower:
         found = {method: {"apart": {}} for method in self.methods}
         for (method, rounds), theirs in zip(specs, flower.simulate(*specs.values()), strict=True):
             record, ours = trained(specs[method, rounds])
-            state, scores = theirs.arrays.to_torch_state_dict(), theirs.evaluate_metrics_serverapp
+            state = theirs["state"]
             apart = max((state[name].double() - tensor.double()).abs().max().item() for name, tensor in ours.items())
             found[method]["apart"][str(rounds)] = rounded(apart)
-            found[method]["flower"] = rounded([scores[n]["accuracy"] for n in range(rounds + 1)])
+            found[method]["flower"] = rounded(theirs["accuracy"])
             found[method]["fedlib"] = record.series["accuracy"]
         return found
 

@@ -1,12 +1,15 @@
-"""A process that makes runs, one after the other: it says in plain words how each went, and it dies with its driver.
+"""Processes that make runs, one after the other: they say in plain words how each went, and die with their driver.
 
 Nothing heavy is imported up here: a worker's first act is to see whether its driver is still there.
 """
 
 import ctypes
+import importlib
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -92,23 +95,66 @@ def sigterm_unwinds():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def follow(driver: int, group: bool = False) -> None:
-    """Die with the driver: this process at once, or within a second all of its group."""
-
-    def end():
-        os.killpg(0, signal.SIGKILL) if group else os._exit(1)
+def follow(driver: int) -> None:
+    """Die with the driver."""
 
     def watch():
         while os.getppid() == driver:
             time.sleep(1)
-        end()
+        os._exit(1)
 
-    if sys.platform == "linux" and not group:
-        PR_SET_PDEATHSIG = 1  # also ends a process that has been stopped
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1  # needs no thread of ours, so it also ends a process that was stopped or keeps the GIL
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != driver:
-        end()
+        os._exit(1)
     threading.Thread(target=watch, daemon=True).start()
+
+
+def call(module: str, function: str, *arguments: str, seconds: float) -> tuple[int | None, str]:
+    """Call a function in a process group of its own, which is killed when it returns or the time is up.
+
+    Its exit code, 0 or 2 for a FedlibError, with the last line it wrote to stderr; None and a reason without an end.
+    """
+    code = f"from fedlib.worker import called; called({os.getpid()}, {module!r}, {function!r}, {arguments!r})"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with tempfile.TemporaryFile("w+", errors="replace") as words:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=words, start_new_session=True,
+        )  # fmt: skip
+        try:
+            ended = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None, f"it did not end within {seconds:.0f} seconds"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        words.seek(0)
+        last = (words.read().strip().splitlines() or [""])[-1]
+    return ended, last
+
+
+def called(driver: int, module: str, function: str, arguments: tuple) -> None:
+    """The other side of ``call``: one process works, its parent only sees to it that the group dies with the driver."""
+    if child := os.fork():
+        while os.getppid() == driver:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)
+            time.sleep(0.1)
+        os.killpg(0, signal.SIGKILL)
+    from fedlib.engine import in_words
+    from fedlib.errors import FedlibError
+
+    code = 0
+    try:
+        getattr(importlib.import_module(module), function)(*arguments)
+    except BaseException as error:
+        code = 2 if isinstance(error, FedlibError) else 1
+        print(f"\n{in_words(error.__cause__ or error)}", file=sys.stderr, flush=True)
+    os._exit(code)  # whatever threads are left
 
 
 def importing_script() -> bool:
