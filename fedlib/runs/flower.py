@@ -3,9 +3,12 @@
 ``Strategy("awa+lws")`` goes where Flower's own ``FedAvg`` would: in a simulation, or in front of real machines.
 """
 
+import json
 import logging
 import os
+import tempfile
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +18,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import ServerApp  # noqa: E402
-from flwr.serverapp.strategy import FedAvg, Result  # noqa: E402
+from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from flwr.simulation import run_simulation  # noqa: E402
 
 from fedlib.algorithms import Algorithm  # noqa: E402
@@ -27,6 +30,8 @@ from fedlib.core.spec import RunSpec  # noqa: E402
 from fedlib.federation.aggregation import aggregate, refuse_local  # noqa: E402
 from fedlib.federation.federation import Federation  # noqa: E402
 from fedlib.federation.state import RunState  # noqa: E402
+from fedlib.runs.estimate import estimate  # noqa: E402
+from fedlib.runs.worker import call  # noqa: E402
 
 
 class Strategy(FedAvg):
@@ -132,8 +137,27 @@ def on_server(algorithm: str) -> str:
     return "+".join(names if any(p.fresh for p in whole.weightings) else [f"fedavg(weights={whole.start})", *names])
 
 
-def simulate(*specs: RunSpec) -> list[Result]:
-    """Runs under Flower's own simulation engine, one after the other, with the clients and the test set of ours."""
+def simulate(*specs: RunSpec) -> list[dict]:
+    """Runs under Flower's own simulation engine, one after the other, with the clients and the test set of ours.
+
+    Of each the model it ended at, ``state``, and its ``accuracy`` per round, that of the start too. Flower has a
+    process of its own and two tries: Ray may not start on a busy machine, and then threads are left that nothing ends.
+    """
+    seconds = 300 + 20 * sum(map(estimate, specs))
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "specs.json").write_text(json.dumps([spec.to_json() for spec in specs]))
+        for _ in range(2):
+            code, why = call("fedlib.runs.flower", "simulate_here", folder, seconds=seconds)
+            if code == 0:
+                return torch.load(Path(folder, "results.pt"), weights_only=True)
+            if code == 2:
+                raise FedlibError(why)
+    raise FedlibError(f"Flower's simulation failed twice: {why.rstrip('.')}. It needs Ray to start on this machine.")
+
+
+def simulate_here(folder: str) -> None:
+    """What ``simulate`` does in the other process: specs and results are files in ``folder``."""
+    specs = [RunSpec.from_json(fields) for fields in json.loads(Path(folder, "specs.json").read_text())]
     results = []
     logging.getLogger("flwr").setLevel(logging.WARNING)
     server = ServerApp()
@@ -153,10 +177,13 @@ def simulate(*specs: RunSpec) -> list[Result]:
                 return MetricRecord({"accuracy": accuracy, "loss": loss})
 
             config = ConfigRecord({"run": i})
-            results.append(strategy.start(grid, start, spec.rounds, train_config=config, evaluate_fn=score))
+            ended = strategy.start(grid, start, spec.rounds, train_config=config, evaluate_fn=score)
             if lost := strategy.lost:
-                raise FedlibError(f"{len(lost)} times a client of {spec.algorithm!r} did not answer: {lost[0]}")
+                why = lost[0].splitlines()[-1]
+                raise FedlibError(f"{len(lost)} times a client of {spec.algorithm!r} did not answer: {why}")
+            scores = [ended.evaluate_metrics_serverapp[n]["accuracy"] for n in range(spec.rounds + 1)]
+            results.append({"state": ended.arrays.to_torch_state_dict(), "accuracy": scores})
 
     one = {"init_args": {"num_cpus": 1, "include_dashboard": False}, "client_resources": {"num_cpus": 1}}
     run_simulation(server, client_app(*specs), specs[0].clients, backend_config=one)
-    return results
+    torch.save(results, Path(folder, "results.pt"))
