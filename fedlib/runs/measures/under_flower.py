@@ -42,7 +42,8 @@ class UnderFlower:
         found = {method: {"apart": {}} for method in self.methods}
         for (method, rounds), theirs in zip(specs, flower.simulate(*specs.values()), strict=True):
             state, ours = run_rounds(specs[method, rounds])
-            apart = max((theirs["state"][name].double() - tensor.double()).abs().max().item() for name, tensor in ours.items())
+            model = theirs["state"]
+            apart = max((model[name].double() - tensor.double()).abs().max().item() for name, tensor in ours.items())
             found[method]["apart"][str(rounds)] = rounded(apart)
             found[method]["flower"] = rounded(theirs["accuracy"])
             found[method]["fedlib"] = state.series["accuracy"]
