@@ -7,10 +7,12 @@ and read back the same way, so that a page renders without measuring anything ag
 import hashlib
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
+from fedlib.errors import FedlibError
 from fedlib.registry import Registry, written
+from fedlib.spec import MOST, RunSpec
 
 MEASURES = Registry("measurement")
 
@@ -31,9 +33,9 @@ class Measure:
         return getattr(MEASURES.make(self.text), "turns", 1)
 
     @cached_property
-    def revisions(self) -> dict[str, int]:
+    def revisions(self) -> dict[str, int | str]:
         thing = MEASURES.make(self.text)
-        found = {thing.name: thing.revision} if thing.revision > 1 else {}
+        found = {thing.name: thing.revision} if thing.revision != 1 else {}
         if start := getattr(thing, "start", None):
             from fedlib.pretrained import STARTS
 
@@ -62,8 +64,25 @@ class Measure:
         return Record.of_measure(self, result, environment(), time.perf_counter() - start)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What measurements have in common: their parameters are checked where they are written, not first in a worker."""
+
+    def __post_init__(self):
+        for f in fields(self):
+            value, least = getattr(self, f.name), f.name != "seed"
+            if type(value) is int and not least <= value <= MOST:
+                raise FedlibError(f"{self.name}({f.name}=…) is from {least:d} to {MOST:,}; got {value}.")
+            if value == ():
+                raise FedlibError(f"{self.name}({f.name}=…) must not be empty.")
+        self.check()
+
+    def check(self) -> None:
+        """Raise where something has no meaning, such as a method that does not exist."""
+
+
 @MEASURES.register("aggregation_time")
-class AggregationTime:
+class AggregationTime(Measurement):
     """Seconds of the server's step, from the clients' state_dicts to the new global one, for several methods.
 
     The clients are the global model plus noise of a tenth of its size. Methods take turns in one process, and every
@@ -78,6 +97,17 @@ class AggregationTime:
     proxy: int = 200  # samples of noise as the server's data set, for methods that learn on it
     turns: int = 3
     seconds = 60.0
+
+    def check(self) -> None:
+        from fedlib.aggregation import refuse_local
+        from fedlib.algorithms import Algorithm
+        from fedlib.models import MODELS
+
+        MODELS.make(self.model)
+        for method in self.methods:
+            refuse_local(Algorithm(method), "and aggregation_time has none that train: leave it out")
+        if not all(type(n) is int and 0 < n <= MOST for n in self.shape):
+            raise FedlibError(f"aggregation_time(shape=…) is a tuple of positive integers; got {self.shape}.")
 
     def measure(self, on_turn) -> dict:
         import torch
@@ -106,7 +136,7 @@ class AggregationTime:
 
 
 @MEASURES.register("epoch_time")
-class EpochTime:
+class EpochTime(Measurement):
     """CPU seconds of a client's local epoch for several methods, with what it computes to upload (FedDW Table III).
 
     Each has a federation of its own, and their rounds take turns in one process. The first round is not timed: it pays
@@ -127,19 +157,25 @@ class EpochTime:
     turns: int = 3
     seconds = 60.0
 
-    def measure(self, on_turn) -> dict:
-        from fedlib.algorithms import Algorithm
-        from fedlib.simulation import Federation
-        from fedlib.spec import RunSpec
-
-        kinds = ("seconds", "gradient", "end")
-        runs, taken = {}, {kind: {method: [] for method in self.methods} for kind in kinds}
-        for method in self.methods:
-            spec = RunSpec(
+    def specs(self) -> dict[str, RunSpec]:
+        return {
+            method: RunSpec(
                 dataset=self.dataset, model=self.model, partition=self.partition, clients=self.clients, lr=self.lr,
                 subset=self.subset, local_epochs=self.epochs, batch_size=self.batch_size, optimizer=self.optimizer,
                 algorithm=method, rounds=self.turns + 1,
-            )  # fmt: skip
+            )
+            for method in self.methods
+        }  # fmt: skip
+
+    check = specs
+
+    def measure(self, on_turn) -> dict:
+        from fedlib.algorithms import Algorithm
+        from fedlib.simulation import Federation
+
+        kinds = ("seconds", "gradient", "end")
+        runs, taken = {}, {kind: {method: [] for method in self.methods} for kind in kinds}
+        for method, spec in self.specs().items():
             fed = Federation(spec)
             start = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone()}
             algorithm, spent = Algorithm(spec.algorithm), dict.fromkeys(kinds, 0.0)
@@ -160,7 +196,7 @@ class EpochTime:
 
 
 @MEASURES.register("round_cost")
-class RoundCost:
+class RoundCost(Measurement):
     """What a round of each method costs: CPU seconds of its clients and of its server, and bytes sent per client.
 
     Each has a federation of its own, and their rounds take turns in one process; the first is not timed. Only ratios
@@ -182,19 +218,25 @@ class RoundCost:
     turns: int = 3
     seconds = 120.0
 
-    def measure(self, on_turn) -> dict:
-        from fedlib.algorithms import Algorithm
-        from fedlib.simulation import Federation
-        from fedlib.spec import RunSpec
-
-        runs, taken = {}, {kind: {method: [] for method in self.methods} for kind in ("local", "server")}
-        up, down = {}, {}
-        for method in self.methods:
-            spec = RunSpec(
+    def specs(self) -> dict[str, RunSpec]:
+        return {
+            method: RunSpec(
                 dataset=self.dataset, model=self.model, partition=self.partition, clients=self.clients, lr=self.lr,
                 subset=self.subset, test_subset=self.test_subset, proxy=self.proxy, local_epochs=self.epochs,
                 batch_size=self.batch_size, algorithm=method, rounds=self.turns + 1,
-            )  # fmt: skip
+            )
+            for method in self.methods
+        }  # fmt: skip
+
+    check = specs
+
+    def measure(self, on_turn) -> dict:
+        from fedlib.algorithms import Algorithm
+        from fedlib.simulation import Federation
+
+        runs, taken = {}, {kind: {method: [] for method in self.methods} for kind in ("local", "server")}
+        up, down = {}, {}
+        for method, spec in self.specs().items():
             fed = Federation(spec)
             start = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone()}
             runs[method] = fed, Algorithm(spec.algorithm), start | {"clients": {}, "broadcast": {}, "server": {}}
@@ -224,7 +266,7 @@ def size(sent) -> int:
 
 
 @MEASURES.register("under_flower")
-class UnderFlower:
+class UnderFlower(Measurement):
     """Methods under Flower's simulation engine and in this simulator, with the same clients.
 
     Accuracy over the rounds (Flower's begins before any training), and by ``checked`` round the largest difference
@@ -244,12 +286,8 @@ class UnderFlower:
     seed: int = 0
     seconds = 60.0
 
-    def measure(self, on_turn) -> dict:
-        from fedlib import flower
-        from fedlib.simulation import rounded, trained
-        from fedlib.spec import RunSpec
-
-        specs = {
+    def specs(self) -> dict[tuple[str, int], RunSpec]:
+        return {
             (method, rounds): RunSpec(
                 dataset=self.dataset, model=self.model, partition=self.partition, clients=self.clients, lr=self.lr,
                 subset=self.subset, local_epochs=self.epochs, batch_size=self.batch_size, rounds=rounds,
@@ -258,6 +296,14 @@ class UnderFlower:
             for method in self.methods
             for rounds in self.checked
         }  # fmt: skip
+
+    check = specs
+
+    def measure(self, on_turn) -> dict:
+        from fedlib import flower
+        from fedlib.simulation import rounded, trained
+
+        specs = self.specs()
         found = {method: {"apart": {}} for method in self.methods}
         for (method, rounds), theirs in zip(specs, flower.simulate(*specs.values()), strict=True):
             record, ours = trained(specs[method, rounds])
@@ -282,7 +328,7 @@ def timed(work, name: str, spent: dict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPartition:
+class OnPartition(Measurement):
     """A measurement of the clients' data, split as a run with these fields splits it."""
 
     dataset: str = "digits"
@@ -291,6 +337,13 @@ class OnPartition:
     seed: int = 0
     subset: int | None = None
     seconds = 10.0
+
+    def check(self) -> None:
+        from fedlib.data import DATASETS
+        from fedlib.data.partition import PARTITIONS
+
+        DATASETS.make(self.dataset)
+        PARTITIONS.make(self.partition)
 
     def split(self):
         """(data set, partition)."""
@@ -326,6 +379,11 @@ class DataDistances(OnPartition):
     samples: int = 200  # of every client, and of all data
     seconds = 60.0
 
+    def check(self) -> None:
+        super().check()
+        if self.model or self.start:
+            self.spec()
+
     def measure(self, on_turn) -> dict:
         from itertools import combinations
 
@@ -353,26 +411,30 @@ class DataDistances(OnPartition):
         between = [distance(i, j) for i, j in combinations(clients, 2)]
         return {"distance": between, "to_all": [distance(k, self.clients) for k in clients]}
 
+    def spec(self) -> RunSpec:
+        """The run that trains the model, or that begins with the start."""
+        from fedlib.pretrained import STARTS
+
+        known = STARTS.make(self.start) if self.start else None
+        return RunSpec(
+            dataset=self.dataset, model=known.card["model"] if known else self.model, partition="iid", clients=1,
+            subset=self.subset, batch_size=128, lr=0.05, seed=self.seed, start=self.start,
+            transform=known.transform if known else "unit",
+        )  # fmt: skip
+
     def features(self, data):
         import torch
 
         if self.model is None and self.start is None:
             return data.x_train.flatten(1).double().numpy() / 255
         from fedlib.algorithms import Client
-        from fedlib.pretrained import STARTS
         from fedlib.simulation import Federation
-        from fedlib.spec import RunSpec
         from fedlib.training import train
 
-        known = STARTS.make(self.start) if self.start else None
-        spec = RunSpec(
-            dataset=self.dataset, model=known.card["model"] if known else self.model, partition="iid", clients=1,
-            subset=self.subset, batch_size=128, lr=0.05, seed=self.seed, start=self.start,
-            transform=known.transform if known else "unit",
-        )  # fmt: skip
+        spec = self.spec()
         fed = Federation(spec)
         flat = fed.flat
-        if known is None:
+        if self.start is None:
             client = Client(0, 1, flat.model, flat.layout, flat.theta, flat.grad, flat.theta.clone())
             train(flat, fed.x, fed.y, client, [], spec, fed.optimizer, fed.moments, self.epochs)
         with torch.inference_mode():
