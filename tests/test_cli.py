@@ -66,7 +66,7 @@ def test_simulate_trains_once_and_prints_the_same_numbers_with_any_jobs(shell, t
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"dataset": "emnist"}, "Unknown data set 'emnist'; the known ones are: .*digits"),
+        ({"dataset": "emnist"}, r"Unknown data set 'emnist' \(did you mean 'mnist'\?\); the known ones are: .*digits"),
         ({"model": "mlp(width=3)"}, "has no parameter 'width'"),
         ({"algorithm": "fedsgd"}, "Unknown algorithm 'fedsgd'"),
         ({"partition": "dirichlet(alpha=0)"}, "alpha.*positive.*got 0"),
@@ -84,7 +84,8 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(shell, tmp_path, changes, 
 
 
 def test_a_field_that_does_not_exist_is_one_sentence(shell):
-    assert "A run has no field epochs; it has: algorithm," in sentence(shell("simulate", *options(), "-p", "epochs", 3))
+    said = sentence(shell("simulate", *options(), "-p", "epochs", 3))
+    assert "A run has no field epochs (did you mean 'local_epochs'?); it has: algorithm," in said
     assert "A run needs model" in sentence(shell("simulate", "--dataset", "digits", "--partition", "iid"))
 
 
@@ -136,7 +137,8 @@ def test_probes_are_printed_and_a_plan_knows_which_are_lacking(shell, notebook):
 def test_unknown_parameters_fail_before_anything_runs(shell, tmp_path, notebook):
     other = write_notebook(notebook.with_name("table02_other.ipynb"))
     call = ("run", notebook, other, "--out", "out")
-    assert "has no parameter 'seed'; it takes: scale, seeds, lr, rounds" in sentence(shell(*call, "-p", "seed", 3))
+    said = sentence(shell(*call, "-p", "seed", 3))
+    assert "has no parameter 'seed' (did you mean 'seeds'?); it takes: scale, seeds, lr, rounds" in said
     assert "Unknown scale 'huge'" in sentence(shell(*call, "--scale", "huge"))
     assert "lr must be of type float, such as 0.05; got 'fast'" in sentence(shell(*call, "-p", "lr", "fast"))
     assert "No notebook matches 'nothing'" in sentence(shell("run", "nothing"))
@@ -178,7 +180,7 @@ def test_audit_finds_the_record_whose_numbers_were_changed(shell, tmp_path):
     honest = store.get(store.ids()[0])
     store.put(edited(honest, bump(honest.json, 1e-6)))  # by someone who knows about the checksum, too
     moved = shell("audit")
-    assert moved.returncode == 1 and f"the numbers of 1 records moved: {honest.id}" in moved.stderr
+    assert moved.returncode == 1 and f"the numbers of 1 record moved: {honest.id}" in moved.stderr
     assert re.search(f"^{honest.id} .*MOVED: loss of round 2 was", moved.stdout, re.MULTILINE)
 
     elsewhere = {"environment": honest.json["environment"] | {"cpu": "another"}}

@@ -198,9 +198,9 @@ class Measure:
         return getattr(registry_of("measurement").make(self.text), "turns", 1)
 
     @cached_property
-    def revisions(self) -> dict[str, int]:
+    def revisions(self) -> dict[str, int | str]:
         thing = registry_of("measurement").make(self.text)
-        found = {thing.name: thing.revision} if thing.revision > 1 else {}
+        found = {thing.name: thing.revision} if thing.revision != 1 else {}
         if start := getattr(thing, "start", None):
             found[start] = registry_of("start").make(start).revision
         return found

@@ -210,6 +210,9 @@ def _read_cache(source: Source) -> tuple[Arrays, str] | None:
     if not source.cache.exists():
         return None
     try:
+        with zipfile.ZipFile(source.cache) as archive:  # _write packs nothing, so nothing unpacks to more
+            if sum(member.file_size for member in archive.infolist()) > source.cache.stat().st_size:
+                raise FedlibError(f"{source.cache} is not what was written.")
         with np.load(source.cache, allow_pickle=False) as file:
             arrays = {k: file[k] for k in file.files if k not in ("source", "digest")}
             recorded, where = str(file["digest"]), str(file["source"])

@@ -25,7 +25,5 @@ def made(text: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     try:
         return entry.build(tuple(shape), classes)
     except (RuntimeError, MemoryError, OverflowError) as error:
-        if isinstance(error, FedlibError):
-            raise
         why = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise FedlibError(f"{text} cannot be built for samples of shape {tuple(shape)}: {why}.") from None

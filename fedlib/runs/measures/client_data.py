@@ -8,15 +8,16 @@ import torch
 
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
-from fedlib.data import load, partition, subset
+from fedlib.data import DATASETS, load, partition, subset
 from fedlib.data.distances import labelled_transport, transport
+from fedlib.data.partition import PARTITIONS
 from fedlib.federation.federation import Federation
 from fedlib.models.starts import STARTS
-from fedlib.runs.measures.base import MEASURES
+from fedlib.runs.measures.base import MEASURES, Measurement
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPartition:
+class OnPartition(Measurement):
     """A measurement of the clients' data, split as a run with these fields splits it."""
 
     dataset: str = "digits"
@@ -25,6 +26,10 @@ class OnPartition:
     seed: int = 0
     subset: int | None = None
     seconds = 10.0
+
+    def check(self) -> None:
+        DATASETS.make(self.dataset)
+        PARTITIONS.make(self.partition)
 
     def split(self):
         """(data set, partition)."""
@@ -58,6 +63,20 @@ class DataDistances(OnPartition):
     samples: int = 200  # of every client, and of all data
     seconds = 60.0
 
+    def check(self) -> None:
+        super().check()
+        if self.model or self.start:
+            self.spec()
+
+    def spec(self) -> RunSpec:
+        """The run that trains the model, or that begins with the start."""
+        known = STARTS.make(self.start) if self.start else None
+        return RunSpec(
+            dataset=self.dataset, model=known.card["model"] if known else self.model, partition="iid", clients=1,
+            subset=self.subset, batch_size=128, lr=0.05, seed=self.seed, start=self.start,
+            transform=known.transform if known else "unit",
+        )  # fmt: skip
+
     def measure(self, on_turn) -> dict:
         data, partition = self.split()
         features, labels = self.features(data), data.y_train.numpy()
@@ -81,15 +100,9 @@ class DataDistances(OnPartition):
     def features(self, data):
         if self.model is None and self.start is None:
             return data.x_train.flatten(1).double().numpy() / 255
-        known = STARTS.make(self.start) if self.start else None
-        spec = RunSpec(
-            dataset=self.dataset, model=known.card["model"] if known else self.model, partition="iid", clients=1,
-            subset=self.subset, batch_size=128, lr=0.05, seed=self.seed, start=self.start,
-            transform=known.transform if known else "unit",
-        )  # fmt: skip
-        fed = Federation(spec)
+        fed = Federation(self.spec())
         model = fed.flat.model
-        if known is None:
+        if self.start is None:
             fed.train_on(fed.x, fed.y, 0, 1, self.epochs)
         with torch.inference_mode():
             model.eval()

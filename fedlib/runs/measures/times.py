@@ -7,16 +7,17 @@ from dataclasses import dataclass
 import torch
 
 from fedlib.algorithms import Algorithm, Round
-from fedlib.core.spec import RunSpec
-from fedlib.federation.aggregation import aggregate
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import MOST, RunSpec
+from fedlib.federation.aggregation import aggregate, refuse_local
 from fedlib.federation.federation import Federation
 from fedlib.federation.state import RunState
-from fedlib.models import build
-from fedlib.runs.measures.base import MEASURES
+from fedlib.models import MODELS, build
+from fedlib.runs.measures.base import MEASURES, Measurement
 
 
 @MEASURES.register("aggregation_time")
-class AggregationTime:
+class AggregationTime(Measurement):
     """Seconds of the server's step, from the clients' state_dicts to the new global one, for several methods.
 
     The clients are the global model plus noise of a tenth of its size. Methods take turns in one process, and every
@@ -31,6 +32,13 @@ class AggregationTime:
     proxy: int = 200  # samples of noise as the server's data set, for methods that learn on it
     turns: int = 3
     seconds = 60.0
+
+    def check(self) -> None:
+        MODELS.make(self.model)
+        for method in self.methods:
+            refuse_local(Algorithm(method), "and aggregation_time has none that train: leave it out")
+        if not all(type(n) is int and 0 < n <= MOST for n in self.shape):
+            raise FedlibError(f"aggregation_time(shape=…) is a tuple of positive integers; got {self.shape}.")
 
     def measure(self, on_turn) -> dict:
         model = build(self.model, tuple(self.shape), self.classes, 0)
@@ -54,7 +62,7 @@ class AggregationTime:
 
 
 @MEASURES.register("epoch_time")
-class EpochTime:
+class EpochTime(Measurement):
     """CPU seconds of a client's local epoch for several methods, with what it computes to upload (FedDW Table III).
 
     Each has a federation of its own, and their rounds take turns in one process. The first round is not timed: it pays
@@ -75,10 +83,14 @@ class EpochTime:
     turns: int = 3
     seconds = 60.0
 
+    def specs(self) -> dict[str, RunSpec]:
+        return specs_of(self, subset=self.subset, optimizer=self.optimizer)
+
+    check = specs
+
     def measure(self, on_turn) -> dict:
-        specs = specs_of(self, subset=self.subset, optimizer=self.optimizer)
         taken = {kind: {method: [] for method in self.methods} for kind in ("seconds", "gradient", "end")}
-        for turn, method, rounds in take_turns(specs, self.turns, on_turn, hooks=("gradient", "end")):
+        for turn, method, rounds in take_turns(self.specs(), self.turns, on_turn, hooks=("gradient", "end")):
             for kind in taken if turn else ():
                 seconds = rounds.spent["local" if kind == "seconds" else kind]
                 taken[kind][method].append(float(f"{seconds / (self.clients * self.epochs):.4g}"))
@@ -86,7 +98,7 @@ class EpochTime:
 
 
 @MEASURES.register("round_cost")
-class RoundCost:
+class RoundCost(Measurement):
     """What a round of each method costs: CPU seconds of its clients and of its server, and bytes sent per client.
 
     Each has a federation of its own, and their rounds take turns in one process; the first is not timed. Only ratios
@@ -108,11 +120,15 @@ class RoundCost:
     turns: int = 3
     seconds = 120.0
 
+    def specs(self) -> dict[str, RunSpec]:
+        return specs_of(self, subset=self.subset, test_subset=self.test_subset, proxy=self.proxy)
+
+    check = specs
+
     def measure(self, on_turn) -> dict:
-        specs = specs_of(self, subset=self.subset, test_subset=self.test_subset, proxy=self.proxy)
         taken = {kind: {method: [] for method in self.methods} for kind in ("local", "server")}
         up, down = {}, {}
-        for turn, method, rounds in take_turns(specs, self.turns, on_turn):
+        for turn, method, rounds in take_turns(self.specs(), self.turns, on_turn):
             for kind in taken if turn else ():
                 taken[kind][method].append(float(f"{rounds.spent[kind]:.4g}"))
             state, personal = rounds.state, rounds.algorithm.personal(rounds.fed.flat.layout)

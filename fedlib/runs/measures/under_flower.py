@@ -3,11 +3,11 @@
 from fedlib.core.series import rounded
 from fedlib.core.spec import RunSpec
 from fedlib.federation.simulation import run_rounds
-from fedlib.runs.measures.base import MEASURES
+from fedlib.runs.measures.base import MEASURES, Measurement
 
 
 @MEASURES.register("under_flower")
-class UnderFlower:
+class UnderFlower(Measurement):
     """Methods under Flower's simulation engine and in this simulator, with the same clients.
 
     Accuracy over the rounds (Flower's begins before any training), and by ``checked`` round the largest difference
@@ -27,10 +27,8 @@ class UnderFlower:
     seed: int = 0
     seconds = 60.0
 
-    def measure(self, on_turn) -> dict:
-        from fedlib.runs import flower  # an optional extra
-
-        specs = {
+    def specs(self) -> dict[tuple[str, int], RunSpec]:
+        return {
             (method, rounds): RunSpec(
                 dataset=self.dataset, model=self.model, partition=self.partition, clients=self.clients, lr=self.lr,
                 subset=self.subset, local_epochs=self.epochs, batch_size=self.batch_size, rounds=rounds,
@@ -39,6 +37,13 @@ class UnderFlower:
             for method in self.methods
             for rounds in self.checked
         }  # fmt: skip
+
+    check = specs
+
+    def measure(self, on_turn) -> dict:
+        from fedlib.runs import flower  # an optional extra
+
+        specs = self.specs()
         found = {method: {"apart": {}} for method in self.methods}
         for (method, rounds), theirs in zip(specs, flower.simulate(*specs.values()), strict=True):
             state, ours = run_rounds(specs[method, rounds])
