@@ -75,7 +75,7 @@ STREAMS = {"stdout": 1, "stderr": 2}
 
 
 class Stream:
-    """An open file on its way to a forked process; what arrives there is ``DupFd``'s, whose ``detach`` is the number."""
+    """An open file on its way to a forked process, where its number arrives."""
 
     def __init__(self, file):
         self.file = file
