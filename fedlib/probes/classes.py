@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
+import scipy
 import torch
 import torch.nn.functional as F
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from fedlib.algorithms import Client, Round
@@ -103,7 +103,7 @@ class ClassNorms(Probe):
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Spearman's; NaN where one does not vary."""
-    return float(spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else float("nan")
+    return float(scipy.stats.spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else float("nan")
 
 
 @PROBES.register("relations")

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
+import scipy
 import torch
 import torch.nn.functional as F
-from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
 from fedlib.algorithms import Round
@@ -80,7 +80,7 @@ class Hessian(Probe):
         start = stream(fed.spec.seed, "probe hessian", r.number).standard_normal(r.layout.size)
         try:
             values, vectors = top_eigen(hessian_product(fed.flat, x, y), start, self.top, self.precision)
-        except ArpackError:  # flat or not finite; the run itself need not be the worse for it
+        except scipy.sparse.linalg.ArpackError:  # flat or not finite; the run itself need not be the worse for it
             values, vectors = np.full(self.top, np.nan), np.full((r.layout.size, 1), np.nan)
         found = {"eigenvalues": round_significant(values), "ratio": float(values[0] / values[-1])}
         if self.along:
@@ -107,8 +107,8 @@ def hessian_product(flat: FlatModel, x: Tensor, y: Tensor) -> Callable[[np.ndarr
 
 def top_eigen(product, start: np.ndarray, top: int, precision: float) -> tuple[np.ndarray, np.ndarray]:
     """The ``top`` algebraically largest eigenvalues, the largest first, with their vectors as columns."""
-    operator = LinearOperator((len(start), len(start)), matvec=product, dtype=np.float64)
-    values, vectors = eigsh(operator, k=top, which="LA", v0=start, tol=precision)
+    operator = scipy.sparse.linalg.LinearOperator((len(start), len(start)), matvec=product, dtype=np.float64)
+    values, vectors = scipy.sparse.linalg.eigsh(operator, k=top, which="LA", v0=start, tol=precision)
     order = np.argsort(values)[::-1]
     return values[order], vectors[:, order]
 

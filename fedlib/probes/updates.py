@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+import scipy
 import torch
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from fedlib.algorithms import ALGORITHMS, Algorithm, Local, Round, Server
@@ -101,10 +101,8 @@ class Cosines(Probe):
     def measure(self, fed, r: Round) -> dict:
         rows = by_id(r)
         distance = (1 - pairs(r, self.of)[rows][:, rows]).clamp(0, 2).fill_diagonal_(0)
-        return {
-            "clients": [r.ids[k] for k in rows],
-            "distance": round_significant(squareform(distance.numpy(), checks=False)),
-        }
+        condensed = scipy.spatial.distance.squareform(distance.numpy(), checks=False)
+        return {"clients": [r.ids[k] for k in rows], "distance": round_significant(condensed)}
 
 
 def pairs(r: Round, of: str = "updates") -> Tensor:

@@ -214,9 +214,11 @@ def execute_all(
     """Execute several notebooks in parallel processes; all are tried before a failure is raised."""
     from tqdm import tqdm
 
+    from fedlib.workbook.kernels import use_forked_kernels
+
     paths, failures = {}, []
     context = multiprocessing.get_context("spawn")  # a forked child would share torch's threads
-    pool = ProcessPoolExecutor(min(workers, len(jobs)) or 1, mp_context=context)
+    pool = ProcessPoolExecutor(min(workers, len(jobs)) or 1, context, use_forked_kernels)
     bar = tqdm(total=len(jobs), desc="notebooks", unit="notebook", file=sys.stderr, disable=None)
     try:
         futures = {pool.submit(execute, notebook, changes, out): notebook for notebook, changes in jobs}
