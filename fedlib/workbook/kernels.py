@@ -16,9 +16,10 @@ from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvision
 NAME = "fedlib-forked"
 # What notebooks import that takes time. None of it may start a thread or run an operation of torch when imported.
 WARM = [
-    "fedlib.workbook.kernels", "fedlib.cli", "matplotlib.backends.backend_agg", "IPython.core.pylabtools", "PIL.PngImagePlugin",
-    "ipykernel.kernelapp", "ipykernel.ipkernel", "torch", "pandas", "scipy.stats", "scipy.optimize", "seaborn",
-    "fedlib.runs.engine", "fedlib.workbook.paper", "fedlib.workbook.plots", "fedlib.workbook.claims", "fedlib.runs.execute", "fedlib.workbook.page",
+    "fedlib.workbook.kernels", "fedlib.cli", "matplotlib.backends.backend_agg", "IPython.core.pylabtools",
+    "PIL.PngImagePlugin", "ipykernel.kernelapp", "ipykernel.ipkernel", "torch", "pandas", "scipy.stats",
+    "scipy.optimize", "seaborn", "fedlib.runs.engine", "fedlib.workbook.paper", "fedlib.workbook.plots",
+    "fedlib.workbook.claims", "fedlib.workbook.page",
 ]  # fmt: skip
 
 
