@@ -5,7 +5,7 @@ A grade is computed from specs, never written by hand. What the paper does not s
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +26,7 @@ class Grade:
     done: int = 0
     due: int = 0
     differs: tuple[str, ...] = ()
+    own: object = field(default=None, compare=False, repr=False)  # the paper's run that it was compared with
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -43,19 +44,19 @@ def grade(job, theirs: Iterable, unstated: Iterable[str] = (), done: int | None 
 
 
 def _beside(job, own, unstated: set[str], done: int | None) -> Grade:
-    here, there = _fields(job), _fields(own)
+    here, there = fields_of(job), fields_of(own)
     rounds = (min(done or job.rounds, own.rounds), own.rounds) if isinstance(job, RunSpec) else (0, 0)
     if set(here) != set(there):
-        return Grade(STAND_IN, *rounds, ("experiment",))
+        return Grade(STAND_IN, *rounds, ("experiment",), own)
     differs = tuple(n for n in here if here[n] != there[n] and n not in FREE | unstated)
     if any(_another(name, here[name], there[name]) for name in differs):
-        return Grade(STAND_IN, *rounds, differs)
+        return Grade(STAND_IN, *rounds, differs, own)
     if differs:
-        return Grade(REDUCED, *rounds, differs)
-    return Grade(OWN if rounds[0] == rounds[1] else PART, *rounds)
+        return Grade(REDUCED, *rounds, differs, own)
+    return Grade(OWN if rounds[0] == rounds[1] else PART, *rounds, (), own)
 
 
-def _fields(job) -> dict:
+def fields_of(job) -> dict:
     """What decides the numbers of a run or a measurement, by name."""
     if not isinstance(job, RunSpec):
         from fedlib.runs.measures import MEASURES

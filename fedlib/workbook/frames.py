@@ -156,9 +156,9 @@ def first(curve: pd.Series, rounds: int) -> float:
     return curve[curve.index <= rounds].mean()
 
 
-def last(curve: pd.Series, evaluations: int) -> float:
-    """Mean over the last evaluations."""
-    return curve.iloc[-evaluations:].mean()
+def last(curve: pd.Series, rounds: int) -> float:
+    """Mean over the evaluations of the last ``rounds`` rounds."""
+    return curve[curve.index > curve.index.max() - rounds].mean()
 
 
 def middle(curve: pd.Series) -> float:

@@ -1,8 +1,4 @@
-"""A claim is a sentence with a computable verdict: paired differences, averaged within a seed, tested over seeds.
-
-gains = paired(scores, "last10", [("fedavg+lws", "fedavg"), ("fedprox+lws", "fedprox")])
-show_claims([compare("fedlws.table1.C1", "Shrinking raises accuracy.", gains, reported=1.4)], scale)
-"""
+"""Claims as pages had them before they were data; goes with the last page that is not converted."""
 
 import html
 import math
@@ -14,7 +10,7 @@ from IPython.display import display
 from scipy import optimize, stats
 from scipy.spatial.distance import squareform
 
-from fedlib.workbook.page import html_table
+from fedlib.workbook.tables import html_table
 
 MIME = "application/vnd.fedlib.claims+json"
 MARKS = {"reproduced": "✓", "not reproduced": "✗", "undecided": "?", "not run": "–"}

@@ -72,9 +72,10 @@ def methods(paper: str, scale: str, *names: str) -> dict[str, str]:
     return {name: form if isinstance(form := forms[name], str) else form[scale] for name in names}
 
 
-def unstated(paper: str) -> set[str]:
-    """The fields of a run on which the paper says nothing: what we do there is no departure from it."""
-    return set(read(paper, "settings.yaml").get("open", ()))
+def unstated(paper: str, exhibit: str | None = None) -> set[str]:
+    """The fields of a run on which the paper (of this exhibit) says nothing: what we do there is no departure."""
+    settings = read(paper, "settings.yaml")
+    return {*settings.get("open", ()), *settings.get("open_for", {}).get(exhibit, ())}
 
 
 def build_grid(
