@@ -219,7 +219,7 @@ class Page:
         for cell in ran:
             group = self._column(cell)
             columns[group, "here"] = [ours.get((*cell, m)) for m in methods]
-            columns[group, "reported"] = [self.reported.get((*cell, m)) for m in methods]
+            columns[group, "reported"] = [self._printed((*cell, m)) for m in methods]
         if len(ran) > 1:
             columns["Average", "here"] = [
                 f"{sum(means[*c, m] for c in ran) / len(ran):.1f}" if all((*c, m) in means for c in ran) else None
@@ -227,15 +227,18 @@ class Page:
             ]
         if self._transcribed and self.reported:
             printed = printed_means(self.paper, self.exhibit)
-            columns["Average", "reported"] = [printed.get(m) for m in methods]
+            columns["Average", "reported"] = [f"{printed[m]:.2f}" if m in printed else None for m in methods]
         frame = pd.DataFrame({k: v for k, v in columns.items() if any(x is not None for x in v)}, dtype=object)
         show_table(frame, best=list(frame.columns[1:]))
         rest = dict.fromkeys(key[:-1] for key in self.reported if key[:-1] not in ran)
         if rest:
-            rows = {m: [self.reported.get((*cell, m)) for cell in rest] for m in {k[-1]: 0 for k in self.reported}}
+            rows = {m: [self._printed((*cell, m)) for cell in rest] for m in {k[-1]: 0 for k in self.reported}}
             missing = pd.DataFrame(rows, index=[self._column(cell) for cell in rest], dtype=object).T
             missing.insert(0, "method", [self.label(m) for m in missing.index])
             show_table(missing, "Reported in the paper, not run here", fold=True, best=list(missing.columns[1:]))
+
+    def _printed(self, key: tuple) -> str | None:
+        return f"{self.reported[key]:.2f}" if key in self.reported else None
 
     def _column(self, cell: tuple) -> str:
         return self.cell_name(dict(zip([n for n in self.names if n not in ("method", "seed")], cell, strict=False)))
@@ -258,8 +261,10 @@ class Page:
                 last = end[part.index].mean()
                 rows.append((*what, theirs.get(key), *interval(part), last))
         frame = pd.DataFrame(rows, columns=["panel", "row", "reported", "here", "low", "high", "last round"])
-        frame = frame.astype({"reported": float}).sort_values("panel", kind="stable")
-        pairing = f"{self.label(over)}" if over else "the other"
+        order = dict.fromkeys(self._column(tuple(p for n, p in zip(self.names, k, strict=True) if n not in ("method", "seed")))
+                              for k in self.jobs)  # fmt: skip
+        frame = frame.astype({"reported": float}).sort_values("panel", key=lambda p: p.map(list(order).index), kind="stable")
+        pairing = self.label(over) if over else "the other"
         caption = caption or (
             f"Points of accuracy over {pairing}, seed by seed: right of zero is better. Bars are 95% intervals over "
             "seeds, diamonds what the paper reports."
@@ -276,19 +281,23 @@ class Page:
     # Claims.
 
     def claims(self, effects: Mapping[str, Effect | pd.Series] | None = None, /, **more: Effect | pd.Series) -> None:
-        """The verdicts on the page's claims, from their effects by number (``C1=…``): all of claims.yaml, no others."""
-        given = {**(effects or {}), **more}
-        known = definitions(self.paper, self.exhibit)
-        numbers = {id.rpartition(".")[2]: claim for id, claim in known.items()}
-        if wrong := sorted(set(given) ^ set(numbers)):
-            have = "have no effect here" if wrong[0] in numbers else "are not in claims.yaml"
-            raise FedlibError(f"The claims of {self.paper}.{self.exhibit} and their effects differ: {wrong} {have}.")
+        """The verdicts on the page's claims, from their effects by number (``C1=…``): all of claims.yaml, no others.
+
+        A claim of another exhibit that is shown here too is ``{"figure4.C1": …}``.
+        """
+        given = {f"{self.paper}.{n if '.' in n else f'{self.exhibit}.{n}'}": e for n, e in {**(effects or {}), **more}.items()}
+        pages = dict.fromkeys([self.exhibit, *(id.split(".")[1] for id in given)])
+        known = {id: claim for page in pages for id, claim in definitions(self.paper, page).items()}
+        if wrong := sorted(set(given) ^ set(known)):
+            have = "has no effect on this page" if wrong[0] in known else "is not in claims.yaml"
+            raise FedlibError(f"Claims and effects must match one to one: {wrong[0]} {have} ({len(wrong)} such).")
         effects = {n: e if isinstance(e, Effect) else Effect(e) for n, e in given.items()}
-        found = [judge(numbers[n], effects[n], self.evidence, self.cell_name) for n in numbers]
+        found = [judge(known[n], effects[n], self.evidence, self.cell_name) for n in known]
         if self.scale == "smoke":
             print("smoke scale: no verdicts")
             return
-        data = [{"paper": self.paper, "exhibit": self.exhibit, "scale": self.scale} | asdict(c) for c in found]
+        where = {"paper": self.paper, "scale": self.scale}
+        data = [where | {"exhibit": c.id.split(".")[1]} | asdict(c) for c in found]
         shown = {"text/html": tables.claims_html(found), "text/plain": tables.claims_plain(found)}
         display({MIME: data, HEADLINE: self.headline(found), **shown}, raw=True)
 

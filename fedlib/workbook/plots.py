@@ -356,6 +356,12 @@ def _corners(axis, names) -> None:
     axis.axis("off")
 
 
+def stretched(matrix: np.ndarray) -> np.ndarray:
+    """Distances from 0 for the nearest pair to 1 for the farthest, so that patterns can be compared."""
+    nearest = matrix[matrix > 0].min()
+    return np.clip((matrix - nearest) / (matrix.max() - nearest), 0, 1)
+
+
 def heatmaps(rows: dict[str, dict[str, np.ndarray]], ticks=(), label: str = "", faint: float = 1.0) -> Figure:
     """Matrices in a grid, by row and column title, on one scale from 0 to the largest value.
 
