@@ -39,15 +39,14 @@ def grade(job, theirs: Iterable, unstated: Iterable[str] = (), done: int | None 
 
     ``done`` is how many rounds there are of a run that is not finished.
     """
-    found = [_beside(job, own, set(unstated), done) for own in theirs]
+    alike = [own for own in theirs if set(fields_of(own)) == set(fields_of(job))]  # a run beside runs
+    found = [_beside(job, own, set(unstated), done) for own in alike]
     return min(found, key=lambda g: g.order, default=Grade(STAND_IN, differs=("exhibit",)))
 
 
 def _beside(job, own, unstated: set[str], done: int | None) -> Grade:
     here, there = fields_of(job), fields_of(own)
     rounds = (min(done or job.rounds, own.rounds), own.rounds) if isinstance(job, RunSpec) else (0, 0)
-    if set(here) != set(there):
-        return Grade(STAND_IN, *rounds, ("experiment",), own)
     differs = tuple(n for n in here if here[n] != there[n] and n not in FREE | unstated)
     if any(_another(name, here[name], there[name]) for name in differs):
         return Grade(STAND_IN, *rounds, differs, own)

@@ -316,6 +316,7 @@ class Page:
             here, there = ({g.done for g in grades}, {g.due for g in grades} - {0})
             span = lambda found: " to ".join(map(str, sorted({min(found), max(found)})))  # noqa: E731
             said.append(f"{span(here)} rounds" if here == there or not there else f"{span(here)} of {span(there)} rounds")
+            said[-1] = said[-1].removesuffix("s") if said[-1] == "1 rounds" else said[-1]
         return " · ".join(said)
 
     def _levels(self, runs: dict) -> str:
@@ -349,7 +350,7 @@ class Page:
                 continue
             here, there = fields_of(self.jobs[key]), fields_of(grade.own)
             where = dict(zip(self.names, key, strict=True))
-            panel = self.title(where.get("data") or where.get("panel") or "")
+            panel = self.title(where.get("data") or where.get("panel") or str(key[0]))
             for name in here:
                 if name in there and here[name] != there[name] and name not in ("seed", "probes", "eval_every"):
                     paper = there[name] if there[name] is not None else "all" if "subset" in name else "–"
