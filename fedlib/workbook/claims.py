@@ -65,9 +65,9 @@ def definitions(paper: str, exhibit: str | None = None) -> dict[str, Definition]
             choose(f"kind of {id}", claim.kind, KINDS)
             choose(f"whose of {id}", claim.whose, ("paper", "ours"))
             if (claim.margin is None) == (claim.kind in ("within", "level")):
-                raise FedlibError(f"{id} in claims.yaml: a margin belongs to the kinds within and level, and to no other.")
+                raise FedlibError(f"{id} in claims.yaml: a margin belongs to the kinds within and level, to no other.")
             if not claim.sentence[:1].isalnum() or not claim.sentence.endswith("."):
-                raise FedlibError(f"{id} in claims.yaml: write a whole sentence with a full stop; got {claim.sentence!r}.")
+                raise FedlibError(f"{id} in claims.yaml: write a whole sentence; got {claim.sentence!r}.")
             if exhibit in (None, page):
                 found[id] = claim
     return found
@@ -77,8 +77,8 @@ def definitions(paper: str, exhibit: str | None = None) -> dict[str, Definition]
 class Effect:
     """What a page found on a claim: values by cell and seed, positive on the claimed side.
 
-    ``methods`` are those whose runs are compared (None: all of the cell); ``reported`` is the paper's effect, one number
-    or one by cell.
+    ``methods`` are those whose runs are compared (None: all of the cell); ``reported`` is the paper's effect, one
+    number or one by cell.
     """
 
     values: pd.Series

@@ -79,8 +79,8 @@ def _another(name: str, here, there) -> bool:
 class Evidence:
     """The grades of a page's cells and what their base method has learned.
 
-    ``grid`` and ``theirs`` (the same page at the paper's scale) map keys to jobs, ``records`` keys to records, ``names``
-    names the parts of a key. A cell is a dict of some of these parts; what it does not name is pooled in it.
+    ``grid`` and ``theirs`` (the same page at the paper's scale) map keys to jobs, ``records`` keys to records;
+    ``names`` names the parts of a key. A cell is a dict of some of these parts; what it does not name is pooled in it.
     """
 
     def __init__(self, grid: Mapping, theirs: Mapping, records: Mapping, names, unstated, base: str):
@@ -107,7 +107,7 @@ class Evidence:
         return key[self.names.index(name)] if name in self.names else None
 
     def keys(self, cell: Mapping, methods: Iterable[str] | None = None) -> list[tuple]:
-        """The runs behind a cell: those that agree with every part that it names, with these ``methods`` (None: all)."""
+        """The runs behind a cell: those that agree with every part it names, with these ``methods`` (None: all)."""
         known = {name: value for name, value in cell.items() if name in self.names}
         found = [k for k in self.grid if all(self._part(k, name) == value for name, value in known.items())]
         return [k for k in found if methods is None or self._part(k, "method") in (None, *methods)]

@@ -21,15 +21,14 @@ from IPython.display import Markdown, display
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
 from fedlib.core.registry import choose
-from fedlib.core.spec import RunSpec
 from fedlib.workbook import frames, settings, tables
-from fedlib.workbook.claims import MIME, Claim, Effect, definitions, judge
-from fedlib.workbook.evidence import Evidence, chance, fields_of
+from fedlib.workbook.claims import MIME, Effect, definitions, judge
+from fedlib.workbook.evidence import Evidence
+from fedlib.workbook.headline import HEADLINE, differences, headline
 from fedlib.workbook.reported import default_cell, printed_means, reported, reported_cells, reported_gaps
 from fedlib.workbook.statistics import interval, paired
 from fedlib.workbook.tables import at, show_table, summary
 
-HEADLINE = "application/vnd.fedlib.headline+json"  # one line on what a page stands on, kept in its first cell
 COLUMNS = ("data", "alpha", "method", "seed")
 
 
@@ -47,7 +46,7 @@ class Page:
     """One exhibit of a paper at a scale: its grid, its records, the paper's numbers and the claims about it."""
 
     def __init__(self, name: str, scale: str, seeds: Sequence[int] = (), base: str = "fedavg"):
-        """``name`` is ``paper.exhibit``; without ``seeds`` those of the settings; ``base`` is what others are added to."""
+        """``name`` is paper.exhibit; without ``seeds`` those of the settings; ``base`` is what others are added to."""
         self.paper, self.exhibit = name.split(".")
         choose("scale", scale, settings.SCALES)
         self.scale, self.base = scale, base
@@ -65,7 +64,7 @@ class Page:
         self, methods: Mapping[str, str] | Iterable[str], only: Callable[[str, object], bool] | None = None,
         vary: Mapping[str, Mapping] | None = None, columns: str | None = None, seeds: Sequence[int] = (), **fill,
     ) -> dict:  # fmt: skip
-        """The runs of the exhibit's columns (``settings.yaml``) with these methods: (data, alpha, method, seed) to spec.
+        """The runs of the exhibit's columns (settings.yaml) with these methods: (data, alpha, method, seed) to spec.
 
         ``methods`` are names and written forms (or names that the settings have forms of); braces in a form are filled
         from ``fill``, one value or values by a part of the network's name. ``only(data, alpha)`` chooses columns;
@@ -244,7 +243,7 @@ class Page:
         return self.cell_name(dict(zip([n for n in self.names if n not in ("method", "seed")], cell, strict=False)))
 
     def gains(self, over: str | None = None, pairs: Iterable[tuple] = (), caption: str = "", xlabel: str = "") -> None:
-        """What each method adds to ``over`` (or the first of each pair to the second), seed by seed, beside the paper's.
+        """What each method adds to ``over`` (or the first of a pair to the second), seed by seed, beside the paper's.
 
         A figure, and its numbers folded; the last column has what is left in the last round alone.
         """
@@ -261,17 +260,18 @@ class Page:
                 last = end[part.index].mean()
                 rows.append((*what, theirs.get(key), *interval(part), last))
         frame = pd.DataFrame(rows, columns=["panel", "row", "reported", "here", "low", "high", "last round"])
-        order = dict.fromkeys(self._column(tuple(p for n, p in zip(self.names, k, strict=True) if n not in ("method", "seed")))
-                              for k in self.jobs)  # fmt: skip
-        frame = frame.astype({"reported": float}).sort_values("panel", key=lambda p: p.map(list(order).index), kind="stable")
-        pairing = self.label(over) if over else "the other"
-        caption = caption or (
-            f"Points of accuracy over {pairing}, seed by seed: right of zero is better. Bars are 95% intervals over "
-            "seeds, diamonds what the paper reports."
+        order = list(dict.fromkeys(self._column(key) for key in map(self._cell, self.jobs)))
+        frame = frame.astype({"reported": float}).sort_values("panel", key=lambda p: p.map(order.index), kind="stable")
+        what = f"Points of accuracy over {self.label(over)}" if over else "Differences of accuracy in points"
+        said = f"{what}, seed by seed: right of zero is better. Bars are 95% intervals over seeds" + (
+            ", diamonds what the paper reports." if frame["reported"].notna().any() else "."
         )
-        self.figure(reported_vs_ours(frame, xlabel or "points of accuracy", zero=0), caption)
+        self.figure(reported_vs_ours(frame, xlabel or "points of accuracy", zero=0), caption or said)
         frame = frame.rename(columns={"panel": "column", "row": "difference"})
         show_table(frame.round(2).dropna(axis=1, how="all"), "The numbers behind the figure", fold=True)
+
+    def _cell(self, key: tuple) -> tuple:
+        return tuple(part for name, part in zip(self.names, key, strict=True) if name not in ("method", "seed"))
 
     def figure(self, figure, caption: str) -> None:
         """Display a figure with its caption, which is also its text for those who cannot see it."""
@@ -285,7 +285,8 @@ class Page:
 
         A claim of another exhibit that is shown here too is ``{"figure4.C1": …}``.
         """
-        given = {f"{self.paper}.{n if '.' in n else f'{self.exhibit}.{n}'}": e for n, e in {**(effects or {}), **more}.items()}
+        whole = lambda n: f"{self.paper}.{n}" if "." in n else f"{self.paper}.{self.exhibit}.{n}"  # noqa: E731
+        given = {whole(number): effect for number, effect in {**(effects or {}), **more}.items()}
         pages = dict.fromkeys([self.exhibit, *(id.split(".")[1] for id in given)])
         known = {id: claim for page in pages for id, claim in definitions(self.paper, page).items()}
         if wrong := sorted(set(given) ^ set(known)):
@@ -299,64 +300,14 @@ class Page:
         where = {"paper": self.paper, "scale": self.scale}
         data = [where | {"exhibit": c.id.split(".")[1]} | asdict(c) for c in found]
         shown = {"text/html": tables.claims_html(found), "text/plain": tables.claims_plain(found)}
-        display({MIME: data, HEADLINE: self.headline(found), **shown}, raw=True)
-
-    def headline(self, claims: list[Claim]) -> str:
-        """Verdicts, what they stand on, how far the base method has come here and in the paper, seeds and rounds."""
-        apart = {"paper": "", "ours": "our own questions: "}
-        said = [f"{text}{tables.counted(mine)}" for whose, text in apart.items()
-                if (mine := [c for c in claims if c.whose == whose])]  # fmt: skip
-        runs = {k: job for k, job in self.jobs.items() if isinstance(job, RunSpec)}
-        if runs and (level := self._levels(runs)):
-            said.append(level)
-        seeds = sorted({key[self.names.index("seed")] for key in self.jobs}) if "seed" in self.names else []
-        said += [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
-        if runs:
-            grades = [self.evidence.grades[k] for k in runs]
-            here, there = ({g.done for g in grades}, {g.due for g in grades} - {0})
-            span = lambda found: " to ".join(map(str, sorted({min(found), max(found)})))  # noqa: E731
-            said.append(f"{span(here)} rounds" if here == there or not there else f"{span(here)} of {span(there)} rounds")
-            said[-1] = said[-1].removesuffix("s") if said[-1] == "1 rounds" else said[-1]
-        return " · ".join(said)
-
-    def _levels(self, runs: dict) -> str:
-        """The base method's accuracy here, in the paper and by guessing."""
-        base = [k for k in runs if "method" not in self.names or k[self.names.index("method")] == self.base]
-        trained = [k for k in base if self.records[k].json.get("series", {}).get("accuracy")]
-        if not trained:
-            return ""
-        scores = frames.scores({k: self.records[k] for k in trained}, self.names, x=lambda c: frames.last(c, 10))["x"]
-        cells = [n for n in self.names if n != "seed"]
-        here = scores.groupby(cells).mean().dropna() if cells else scores
-        theirs = [v for k, v in self.reported.items() if k[-1] == self.base]
-        span = lambda v: f"{min(v):.1f}" + (f" to {max(v):.1f}%" if max(v) - min(v) > 0.05 else "%")  # noqa: E731
-        text = f"{self.label(self.base)} {span(here)} here"
-        text += f", {span(theirs)} in the paper" if theirs and max(theirs) > 1 else ""
-        guess = sorted({round(chance(runs[k]), 1) for k in trained})
-        return f"{text}, chance {' or '.join(f'{g:g}' for g in guess)}%"
+        display({MIME: data, HEADLINE: headline(self, found), **shown}, raw=True)
 
     def notes(self, *choices: str) -> None:
         """What differs from the paper's own runs, and what it leaves open: this exhibit's choices and those named."""
         same = "Nothing that the paper states."
-        show_table(self.differences(), f"What the scale {self.scale} changes", empty=same)
+        show_table(differences(self), f"What the scale {self.scale} changes", empty=same)
         if "chosen" in settings.read(self.paper, "settings.yaml"):
             show_table(settings.open_choices(self.paper, self.exhibit, choices), "What the paper leaves open")
-
-    def differences(self) -> pd.DataFrame:
-        """Every field in which a run differs from the nearest of the paper's own, once for every panel or method."""
-        unstated, rows = settings.unstated(self.paper, self.exhibit), {}
-        for key, grade in self.evidence.grades.items():
-            if grade.own is None:
-                continue
-            here, there = fields_of(self.jobs[key]), fields_of(grade.own)
-            where = dict(zip(self.names, key, strict=True))
-            panel = self.title(where.get("data") or where.get("panel") or str(key[0]))
-            for name in here:
-                if name in there and here[name] != there[name] and name not in ("seed", "probes", "eval_every"):
-                    paper = there[name] if there[name] is not None else "all" if "subset" in name else "–"
-                    paper = f"not stated ({paper} at paper scale)" if name in unstated else paper
-                    rows[panel, name, str(paper), str(here[name])] = None
-        return pd.DataFrame(list(rows), columns=["panel", "setting", "paper", "here"])
 
 
 def select(scores, where: Mapping):

@@ -55,6 +55,7 @@ def panels(count: int, height: float = 3.7, width: float = 4.6, **kw) -> tuple[F
         size = (width * columns, height * rows)
         figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **kw)
     plt.close(figure)
+    figure.get_layout_engine().set(hspace=0.08 if rows > 1 else 0.02)  # a title is not a label of the row above
     sns.despine(figure)
     for axis in axes.flat[count:]:
         axis.remove()
@@ -264,7 +265,8 @@ def reported_vs_ours(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: 
             axis.locator_params(axis="x", nbins=6)  # -1.00 and -0.75 side by side
         axis.set_yticks(y, rows)
         axis.grid(axis="y", visible=False)
-    legend(figure, axes)
+    if frame["reported"].notna().any():
+        legend(figure, axes)
     return figure
 
 

@@ -59,7 +59,8 @@ def summary(claims: list[dict]) -> str:
     parts = []
     for whose, title in (("paper", "What the papers claim"), ("ours", "Our own questions")):
         mine = [c for c in claims if c["whose"] == whose]
-        lines = [f"| {title} | claims | " + " | ".join(STANDS.values()) + " | no evidence |", "|---|--:|---|---|---|--:|"]
+        heads = (title, "claims", *STANDS.values(), "no evidence")
+        lines = ["| " + " | ".join(heads) + " |", "|---|--:|---|---|---|--:|"]
         for paper in (p for p in names()["papers"] if any(c["paper"] == p for c in mine)):
             here = [c for c in mine if c["paper"] == paper]
             lines.append(f"| {names()['papers'][paper]} | {len(here)} | " + " | ".join(standing(here)) + " |")
@@ -81,7 +82,8 @@ def every(claims: list[dict]) -> str:
                 claim = Claim.of(c)
                 link = f"[{c['exhibit']} {claim.number}](../notebooks/{c['notebook']}.ipynb)"
                 verdict = verdict_text(claim) + ("†" if c["dagger"] else "")
-                row = (link, claim.sentence, claim.where, verdict, effect_text(claim), reported_text(claim), remarks(claim))
+                numbers = effect_text(claim), reported_text(claim), remarks(claim)
+                row = (link, claim.sentence, claim.where, verdict, *numbers)
                 lines.append("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""``papers/<paper>/settings.yaml``: what a paper fixes, what we chose, what each scale changes; and grids made of it."""
+"""papers/<paper>/settings.yaml: what a paper fixes, what we chose, what each scale changes; and grids made of it."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache

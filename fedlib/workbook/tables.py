@@ -56,7 +56,8 @@ def html_table(heads: Iterable, rows: Iterable) -> str:
         top = "".join(f'<th colspan="{n}" style="text-align:center">{html.escape(group)}</th>' for group, n in spans)
         lines.append(f"<tr>{top}</tr>")
         heads = [head[1] if isinstance(head, tuple) else head for head in heads]
-    lines.append("<tr>" + "".join(f"<th{a}>{html.escape(str(h))}</th>" for h, a in zip(heads, align, strict=True)) + "</tr>")
+    names = [f"<th{a}>{html.escape(str(head))}</th>" for head, a in zip(heads, align, strict=True)]
+    lines.append(f"<tr>{''.join(names)}</tr>")
     lines += ["<tr>" + "".join(f"<td{a}>{c}</td>" for c, a in zip(row, align, strict=True)) + "</tr>" for row in rows]
     return "\n".join([*lines, "</table>"])
 
@@ -125,7 +126,7 @@ def remarks(claim: Claim) -> str:
 
 
 def reported_text(claim: Claim) -> str:
-    return GAP if claim.reported is None else f"{claim.reported:+g}"
+    return GAP if claim.reported is None else f"{claim.reported:+.2f}"
 
 
 def claims_html(claims: list[Claim]) -> str:
@@ -136,7 +137,9 @@ def claims_html(claims: list[Claim]) -> str:
         cells = (c.sentence, verdict_text(c), effect_text(c), reported_text(c), remarks(c))
         sentence, *rest = map(html.escape, cells)
         rows.append((f"<b>{c.number}</b>", f"{sentence}{whose}", *rest))
-    return html_table(("claim", "", "verdict", "effect, 95% interval", "reported", "remarks"), rows)
+    heads = ["claim", "", "verdict", "effect, 95% interval", "reported", "remarks"]
+    kept = [k for k in range(len(heads)) if k not in (4, 5) or any(row[k] not in (GAP, "") for row in rows)]
+    return html_table([heads[k] for k in kept], [[row[k] for k in kept] for row in rows])
 
 
 def claims_plain(claims: list[Claim]) -> str:
