@@ -135,10 +135,11 @@ def list_(names, as_json):
     \b
     fedlib list
     fedlib list fedlap
-    fedlib list --json | jq '.[].claims[] | select(.verdict == "not reproduced") | .text'
+    fedlib list --json | jq '.[].claims[] | select(.verdict == "disagrees") | .sentence'
     """
     from fedlib.workbook import notebooks as workbook
-    from fedlib.workbook.claims import Claim, cells
+    from fedlib.workbook.claims import Claim
+    from fedlib.workbook.notebooks.tables import effect_text, verdict_text
 
     notebooks = workbook.find(names)
     if as_json:
@@ -150,8 +151,7 @@ def list_(names, as_json):
     for nb in notebooks:
         click.echo(f"{nb.name}  {nb.title}")
         for claim in map(Claim.of, nb.claims):
-            _, effect, bounds, *_ = cells(claim)
-            click.echo(f"    {claim.number:<5} {claim.verdict:<15} {claim.text}  {effect} {bounds}")
+            click.echo(f"    {claim.number:<5} {verdict_text(claim):<28} {claim.sentence}  {effect_text(claim)}")
         if not nb.claims:
             click.echo("    no claims yet: the committed notebook has not been executed")
 
@@ -160,12 +160,12 @@ def list_(names, as_json):
 @click.option("--update", is_flag=True, help="Write it into README.md, papers/claims.md and the reading guides.")
 @json_option
 def report(update, as_json):
-    """The scoreboard: every claim of every notebook with effect, interval, seeds and verdict, as Markdown.
+    """The scoreboard: every claim of every notebook with verdict, what it stands on, effect and interval, as Markdown.
 
     \b
     fedlib report
     fedlib report --update               after notebooks were executed again
-    fedlib report --json | jq '.[] | select(.paper == "fedlws" and .verdict == "reproduced") | .text'
+    fedlib report --json | jq '.[] | select(.paper == "fedlaw" and .grade == "own") | .sentence'
     """
     from fedlib.workbook import notebooks as workbook
     from fedlib.workbook import report

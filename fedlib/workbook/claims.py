@@ -1,40 +1,130 @@
-"""A claim is a sentence with a computable verdict: paired differences, averaged within a seed, tested over seeds.
+"""A claim is a sentence with a computable verdict that says what it stands on.
 
-gains = paired(scores, "last10", [("fedavg+lws", "fedavg"), ("fedprox+lws", "fedprox")])
-show_claims([compare("fedlws.table1.C1", "Shrinking raises accuracy.", gains, reported=1.4)], scale)
+Sentences are data: ``papers/<paper>/claims.yaml``. A page computes effects, by cell and seed, positive on the claimed
+side; cells are averaged within a seed and tested over seeds, apart for every grade of evidence.
 """
 
-import html
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 import pandas as pd
-from IPython.display import display
-from scipy import optimize, stats
-from scipy.spatial.distance import squareform
+from scipy import stats
 
-from fedlib.workbook.page import html_table
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import choose
+from fedlib.workbook import statistics
+from fedlib.workbook.notebooks.evidence import GRADES, OWN, PART, REDUCED, STAND_IN, Evidence
+from fedlib.workbook.notebooks.settings import read
 
 MIME = "application/vnd.fedlib.claims+json"
-MARKS = {"reproduced": "✓", "not reproduced": "✗", "undecided": "?", "not run": "–"}
+KINDS = ("effect", "all", "order", "correlation", "within", "level", "time")
+WORDS = {  # what is said of an effect on the claimed side, and on the other
+    OWN: ("reproduced", "not reproduced"),
+    PART: ("holds so far", "does not hold so far"),
+    REDUCED: ("agrees", "disagrees"),
+    STAND_IN: ("agrees", "disagrees"),
+}
+LEVEL = ("matches", "differs")
+OPEN, NONE, WEAKER = "open", "no evidence", "weaker"
+VERDICTS = tuple(dict.fromkeys([w for pair in (*WORDS.values(), LEVEL) for w in pair] + [OPEN, NONE]))
+VERDICTS = (VERDICTS[0], WEAKER, *VERDICTS[1:])
+MARKS = dict.fromkeys(VERDICTS, "✗") | dict.fromkeys(
+    ("reproduced", WEAKER, "holds so far", "agrees", "matches"), "✓"
+) | {OPEN: "?", NONE: "–"}  # fmt: skip
+LIMITS = {"points": 100.0}  # no difference of two accuracies is larger
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One entry of claims.yaml, whose head explains the fields."""
+
+    id: str
+    sentence: str
+    where: str
+    whose: str = "paper"
+    unit: str = "points"
+    kind: str = "effect"
+    reported: float | None = None
+    margin: float | None = None
+    trained: bool = True
+
+
+def definitions(paper: str, exhibit: str | None = None) -> dict[str, Definition]:
+    """The claims of a paper by id, such as ``fedlws.table4.C1``, checked; with ``exhibit`` only those of its page."""
+    known, found = {f.name for f in fields(Definition)} - {"id"}, {}
+    for page, claims in read(paper, "claims.yaml").items():
+        for number, entry in claims.items():
+            id = f"{paper}.{page}.{number}"
+            if unknown := sorted(set(entry) - known):
+                raise FedlibError(f"{id} in claims.yaml has {', '.join(unknown)}; allowed: {', '.join(sorted(known))}.")
+            if missing := sorted({"sentence", "where"} - set(entry)):
+                raise FedlibError(f"{id} in claims.yaml needs {' and '.join(missing)}.")
+            claim = Definition(id, **entry)
+            choose(f"kind of {id}", claim.kind, KINDS)
+            choose(f"whose of {id}", claim.whose, ("paper", "ours"))
+            if (claim.margin is None) == (claim.kind in ("within", "level")):
+                raise FedlibError(f"{id} in claims.yaml: a margin belongs to the kinds within and level, to no other.")
+            if not claim.sentence[:1].isalnum() or not claim.sentence.endswith("."):
+                raise FedlibError(f"{id} in claims.yaml: write a whole sentence; got {claim.sentence!r}.")
+            if exhibit in (None, page):
+                found[id] = claim
+    return found
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a page found on a claim: values by cell and seed, positive on the claimed side.
+
+    ``methods`` are those whose runs are compared (None: all of the cell); ``reported`` is the paper's effect, one
+    number or one by cell.
+    """
+
+    values: pd.Series
+    methods: tuple[str, ...] | None = None
+    reported: float | pd.Series | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the cells of one grade say."""
+
+    verdict: str = NONE
+    effect: float | None = None  # mean over seeds
+    low: float | None = None  # 95% interval over seeds; None with fewer than two
+    high: float | None = None
+    p: float | None = None
+    detectable: float | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of a paper and what our runs say about it; positive effects are on the claimed side."""
+    """A sentence, the verdict on it and all that the verdict stands on."""
 
-    id: str  # paper.exhibit.C1
-    text: str
+    id: str
+    sentence: str
+    where: str
+    whose: str
+    kind: str
     unit: str
-    effect: float | None  # mean over seeds of the mean paired difference
-    low: float | None  # 95% t-interval over seeds; None with fewer than two seeds
-    high: float | None
+    verdict: str = NONE
+    grade: str | None = None  # of the cells that decide: the best that has informative ones
+    rounds: str = ""  # such as "60 of 200", where not all were run
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
     seeds: list = field(default_factory=list)
     reported: float | None = None
-    verdict: str = "not run"
     detectable: float | None = None
-    note: str = ""
+    count: str = ""  # such as "17 of 20 cells"
+    cells: list = field(default_factory=list)  # that decide
+    uninformative: list = field(default_factory=list)  # left out, since their base method has learned too little
+    beside: list = field(default_factory=list)  # what lower grades say
+    remarks: list = field(default_factory=list)
 
     @classmethod
     def of(cls, shown: dict) -> "Claim":
@@ -45,195 +135,135 @@ class Claim:
     def number(self) -> str:
         return self.id.split(".")[-1]
 
-
-def interval(values, level: float = 0.95) -> tuple[float, float, float]:
-    """Mean and t-interval of independent values; the bounds are NaN for a single value."""
-    values = np.asarray(values, float)
-    mean = values.mean()
-    if len(values) < 2:
-        return mean, math.nan, math.nan
-    half = stats.t.ppf(0.5 + level / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
+    @property
+    def stands_on(self) -> str:
+        """The grade as a reader sees it."""
+        return f"own, {self.rounds} rounds" if self.grade == PART else self.grade or ""
 
 
-def detectable_effect(values, power: float = 0.8) -> float:
-    """The true effect whose two-sided 95% t-interval would lie above zero in 80% of repetitions.
+def decide(
+    means, grade: str = OWN, kind: str = "effect", reported: float | None = None, margin: float | None = None,
+    unit: str = "points",
+) -> Finding:  # fmt: skip
+    """The verdict from one value for every seed, positive on the claimed side (design: "Evidence and verdicts").
 
-    Solved on the noncentral t distribution for as many seeds as ``values`` and their observed spread.
+    One seed, or seeds without any spread, decide nothing. Where the reported effect is below zero the claim is about
+    the number: what is on its side counts for it.
     """
-    n = len(values)
-    bar = stats.t.ppf(0.975, n - 1)
-    shift = optimize.brentq(lambda c: stats.nct.sf(bar, n - 1, c) - power, 0, 10 * bar)
-    return shift * np.std(values, ddof=1) / math.sqrt(n)
+    means = np.asarray(means, float)
+    if not len(means):
+        return Finding()
+    forth, back = (statistics.fisher_z, np.tanh) if kind == "correlation" else (lambda v: v, lambda v: v)
+    side = -1 if reported is not None and reported < 0 and margin is None else 1
+    values = side * forth(means)
+    effect, low, high = statistics.interval(values)
+    good, bad = LEVEL if kind == "level" else WORDS[grade]
+    verdict, p, detectable, remarks = OPEN, None, None, []
+    if side < 0:
+        remarks.append("the paper's own number is on the other side of its sentence: judged by the number")
+    if not statistics.decided_by(values):
+        remarks.append("one seed has no interval" if len(means) == 1 else "no spread over the seeds, so no interval")
+    elif margin is not None:
+        verdict, p = _equivalence(values, margin, good, bad)
+    else:
+        claimed = abs(float(forth(reported))) if reported is not None else None
+        p = statistics.p_value(values)
+        if low > 0:
+            verdict = WEAKER if grade == OWN and claimed is not None and high < claimed / 2 else good
+        elif high < 0:
+            verdict = bad
+        elif grade == OWN and claimed is not None and high < claimed / 2:
+            verdict, p = bad, statistics.p_value(values, claimed / 2)
+            remarks.append("half the reported effect is excluded")
+        else:
+            detectable = statistics.detectable_effect(values)
+            if claimed is not None and detectable > claimed:
+                remarks.append("underpowered")
+            detectable = float(back(detectable))
+    if len(means) > 1 and not statistics.decided_by(values):
+        low = high = math.nan
+    low, high = sorted((side * low, side * high)) if not math.isnan(low) else (low, high)
+    effect, low, high = (float(back(v)) for v in (side * effect, low, high))
+    if (limit := LIMITS.get(unit)) and max(abs(low), abs(high)) > limit:
+        low, high = max(low, -limit), min(high, limit)
+        remarks.append(f"the seeds lie between {means.min():+.1f} and {means.max():+.1f}")
+    return Finding(verdict, *map(_rounded, (effect, low, high)), _rounded(p, 5), _rounded(detectable), tuple(remarks))
 
 
-def mantel(a, b, permutations: int = 999) -> tuple[float, float]:
-    """Do two distance matrices (condensed) agree: Spearman's correlation of their entries, and a one-sided p-value.
-
-    The entries of a matrix are not independent, so the clients of one are permuted (Mantel's test), always alike.
-    """
-    matrix, rng = squareform(a), np.random.default_rng(0)
-    ranks = stats.rankdata(b)
-    orders = [np.arange(len(matrix)), *(rng.permutation(len(matrix)) for _ in range(permutations))]
-    found = [np.corrcoef(stats.rankdata(squareform(matrix[np.ix_(o, o)])), ranks)[0, 1] for o in orders]
-    return found[0], float(np.mean(np.array(found) >= found[0] - 1e-12))
+def _equivalence(values, margin: float, good: str, bad: str) -> tuple[str, float]:
+    """Whether the mean is within ``margin`` of zero, by the 95% interval; and the p-value of that."""
+    mean, low, high = statistics.interval(values)
+    if low > margin or high < -margin:
+        return bad, statistics.p_value(values, math.copysign(margin, mean))
+    sides = [stats.ttest_1samp(values, m, alternative=a).pvalue for m, a in ((margin, "less"), (-margin, "greater"))]
+    return (good if -margin < low and high < margin else OPEN), min(1.0, 2 * float(max(sides)))
 
 
-def paired(scores: pd.DataFrame, metric: str, pairs, lower_is_better=False, censor: float | None = None) -> dict:
-    """Differences ours - base per seed, over all (ours, base) pairs and all cells where both methods ran.
-
-    A method that is paired with several bases has to beat the best of them, for every seed the one that is best on the
-    other seeds of its cell (``best_elsewhere``); with one seed the smallest difference counts.
-    ``scores`` is indexed by method, seed and whatever else makes a cell. NaN means never reached: with ``censor``
-    one such value of a pair counts as ``censor`` (the difference is then a lower bound); a pair without any value,
-    or with a missing one where nothing is censored, stays NaN, and ``compare`` counts it as unmeasured.
-    """
-    methods, effects = set(scores.index.get_level_values("method")), {}
-    bases: dict = {}
-    for ours, base in pairs:
-        if {ours, base} <= methods:
-            bases.setdefault(ours, []).append(base)
-    for ours, against in bases.items():
-        columns = {m: scores[metric].xs(m, level="method") for m in (ours, *against)}
-        together = pd.concat(columns, axis=1, join="inner")  # the cells where all of them ran
-        gaps = {}
-        for base in against:
-            both = together[[ours, base]]
-            if censor is not None:
-                both = both.fillna(censor).where(both.notna().any(axis=1))
-            gaps[base] = (both[base] - both[ours]) if lower_is_better else (both[ours] - both[base])
-        gaps = pd.DataFrame(gaps)
-        several = len(against) > 1 and gaps.index.unique("seed").size > 1
-        differences = -best_elsewhere(-gaps) if several else gaps.min(axis=1, skipna=False)
-        for seed, values in differences.groupby("seed"):
-            effects.setdefault(int(seed), []).extend(values.tolist())
-    return effects
-
-
-def by_seed(values: pd.Series) -> dict:
-    """seed -> the values of its cells: any difference computed on an index with a level "seed", ready to compare."""
-    return {int(seed): part.tolist() for seed, part in values.groupby("seed")}
-
-
-def best_elsewhere(wide: pd.DataFrame) -> pd.Series:
-    """Every row's value in the column that is best on the mean of the other seeds of its cell; NaN with one seed.
-
-    Taking a seed's best column by its own values would find an effect where there is none.
-    """
-    cell, found = [n for n in wide.index.names if n != "seed"], []
-    for key, row in wide.iterrows():
-        where = dict(zip(wide.index.names, key if isinstance(key, tuple) else (key,), strict=True))
-        others = wide.index.get_level_values("seed") != where["seed"]
-        for name in cell:
-            others &= wide.index.get_level_values(name) == where[name]
-        means = wide[others].mean()
-        found.append(row[means.idxmax()] if means.notna().any() else np.nan)
-    return pd.Series(found, index=wide.index)
-
-
-def nemenyi(scores: pd.DataFrame, level: float = 0.05) -> tuple[pd.Series, float, float]:
-    """(mean rank of every column, the best first; Friedman's p; how far two mean ranks lie apart to differ).
-
-    Rows are blocks, such as a data set, in which every column is ranked, the largest value first. Two columns whose
-    mean ranks differ by less than the critical difference are not told apart (Nemenyi's test; Demsar, 2006).
-    """
-    scores = scores.dropna(axis=1)
-    blocks, columns = scores.shape
-    ranks = scores.rank(axis=1, ascending=False).mean().sort_values(kind="stable")
-    p = stats.friedmanchisquare(*scores.to_numpy().T).pvalue
-    q = stats.studentized_range.ppf(1 - level, columns, np.inf) / math.sqrt(2)
-    return ranks, float(p), float(q * math.sqrt(columns * (columns + 1) / (6 * blocks)))
-
-
-def margin(scores: pd.DataFrame, metric: str, method: str, limit: float, end: float) -> dict:
-    """How far below ``limit`` a method stays, per seed and cell; a run that never arrived counts as ``end``.
-
-    Where even ``end`` would be within the limit the run was too short to tell: NaN.
-    """
-    if method not in scores.index.get_level_values("method"):
-        return {}
-    values = scores[metric].xs(method, level="method")
-    room = limit - (values.fillna(end) if end >= limit else values)
-    return by_seed(room)
-
-
-def compare(id: str, text: str, effects: dict, unit="points", reported: float | None = None, note: str = "") -> Claim:
-    """The verdict on ``text`` from ``effects``: seed -> paired differences, positive on the claimed side.
-
-    Cells are averaged within a seed; the 95% t-interval is taken over seeds. ``reproduced``: wholly above zero.
-    ``not reproduced``: wholly below zero, or its upper bound below half the ``reported`` effect. Otherwise, and
-    always with a single seed, ``undecided``, with the effect that could have been detected.
-    """
-    if not effects:
-        return Claim(id, text, unit, None, None, None, reported=reported, note=note)
-    cells = {seed: np.asarray(values, float) for seed, values in sorted(effects.items())}
-    unmeasured, total = (int(sum(f(v) for v in cells.values())) for f in (lambda v: np.isnan(v).sum(), len))
-    cells = {seed: np.nanmean(v) for seed, v in cells.items() if not np.isnan(v).all()}
-    notes = [note, f"{unmeasured} of {total} comparisons have no value" if unmeasured else ""]
-    if reported is not None and reported < 0:
-        notes.append("the paper's own numbers here are on the other side")
-    means, seeds = list(cells.values()), list(cells)
-    verdict, detectable = "undecided", None
-    effect, low, high = interval(means) if means else (math.nan,) * 3
-    if low > 0:
-        verdict = "reproduced"
-        if reported is not None and high < reported / 2:
-            notes.append("less than half the reported effect")
-    elif high < 0 or (reported is not None and high < reported / 2):
-        verdict = "not reproduced"
-    elif len(set(means)) > 1:  # without any spread there is nothing to reckon with
-        detectable = detectable_effect(means)
+def judge(claim: Definition, effect: Effect, evidence: Evidence, name: Callable[[Mapping], str] = str) -> Claim:
+    """The verdict on a claim: from the best grade that has informative cells; the others are shown beside it."""
+    values = effect.values
+    levels = [n for n in values.index.names if n != "seed"]
+    grades: dict[str, list] = {}
+    left_out = []
+    for key, part in values.groupby(levels, sort=False) if levels else [((), values)]:
+        cell = dict(zip(levels, key, strict=True))
+        if not claim.trained or evidence.informative(cell):
+            grades.setdefault(evidence.of(cell, effect.methods).kind, []).append((cell, part))
+        else:
+            left_out.append(name(cell))
+    found = [_finding(claim, effect, g, grades[g]) for g in GRADES if g in grades]
+    measured = [f for f in found if f["verdict"] != NONE] or found[:1]
+    best = measured[0] if measured else {"reported": _mean_reported(claim, effect, [])}
+    cells = [cell for cell, _ in grades.get(best.get("grade"), [])]
+    rounds = evidence.rounds(cells, effect.methods) if best.get("grade") == PART else ""
+    remarks = [*best.pop("remarks", []), *filter(None, [effect.note])]
     return Claim(
-        id,
-        text,
-        unit,
-        *(_rounded(v) for v in (effect, low, high)),
-        seeds,
-        reported,
-        verdict,
-        _rounded(detectable),
-        "; ".join(filter(None, notes)),
-    )
+        *(getattr(claim, n) for n in ("id", "sentence", "where", "whose", "kind", "unit")), **best, rounds=rounds,
+        cells=[name(cell) for cell in cells if cell], uninformative=left_out, beside=measured[1:], remarks=remarks,
+    )  # fmt: skip
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else round(float(value), 3) + 0.0  # + 0.0 turns -0.0 into 0.0
+def _finding(claim: Definition, effect: Effect, grade: str, cells: list) -> dict:
+    values = pd.concat([part for _, part in cells])
+    reported = _mean_reported(claim, effect, [cell for cell, _ in cells])
+    scale = statistics.fisher_z if claim.kind == "correlation" else (lambda v: v)
+    means = scale(values.dropna()).groupby("seed").mean()
+    means = np.tanh(means) if claim.kind == "correlation" else means
+    found = asdict(decide(means, grade, claim.kind, reported, claim.margin, claim.unit))
+    remarks = list(found.pop("remarks"))
+    if (missing := int(values.isna().sum())) and len(values) > missing:
+        remarks.append(f"{missing} of {len(values)} comparisons have no value")
+    count = ""
+    if claim.kind == "all":
+        each = [part.mean() for _, part in cells if part.notna().any()]
+        count = f"{sum(v > 0 for v in each)} of {len(each)} cells"
+    seeds = [int(seed) for seed in means.index]
+    return found | {"grade": grade, "reported": reported, "seeds": seeds, "count": count, "remarks": remarks}
 
 
-def show_claims(claims: list[Claim], scale: str) -> None:
-    """Display the claims as data (for the scoreboard), HTML and text."""
-    data = []
-    for claim in claims:
-        paper, exhibit, _ = claim.id.split(".")
-        data.append({"paper": paper, "exhibit": exhibit, "scale": scale} | asdict(claim))
-    display({MIME: data, "text/html": _html(claims), "text/plain": _plain(claims)}, raw=True)
+def _mean_reported(claim: Definition, effect: Effect, cells: list[dict]) -> float | None:
+    """The paper's effect in these cells; where it has none of them, in all of its own."""
+    found = claim.reported if effect.reported is None else effect.reported
+    if isinstance(found, pd.Series):
+        keys = [tuple(cell.values()) for cell in cells]
+        here = found[[key in keys for key in found.index]]
+        found = (here if len(here) else found).mean()
+    return _rounded(found)
 
 
-def cells(claim: Claim) -> tuple[str, str, str, str, str]:
-    """Verdict, effect, interval, seeds and remarks as a reader sees them."""
-    number = lambda v: "–" if v is None else f"{v:+.2f}"  # noqa: E731
-    effect = f"{number(claim.effect)} {claim.unit}" if claim.effect is not None else "–"
-    bounds = f"[{number(claim.low)}, {number(claim.high)}]" if claim.low is not None else "–"
-    remarks = [f"reported {claim.reported:+g}"] if claim.reported is not None else []
-    if claim.detectable is not None:
-        remarks.append(f"an effect of {claim.detectable:.2f} would have shown")
-    if claim.verdict == "undecided" and len(claim.seeds) == 1:
-        remarks.append("one seed has no interval")
-    remarks += [claim.note] if claim.note else []
-    seeds = ", ".join(map(str, claim.seeds)) or "–"
-    return f"{MARKS[claim.verdict]} {claim.verdict}", effect, bounds, seeds, "; ".join(remarks)
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None or math.isnan(value) else round(float(value), digits) + 0.0  # + 0.0: no -0.0
 
 
-def _html(claims: list[Claim]) -> str:
-    heads = ("claim", "", "verdict", "effect", "95% interval", "seeds", "remarks")
-    rows = [(f"<b>{c.number}</b>", html.escape(c.text), *map(html.escape, cells(c))) for c in claims]
-    return html_table(heads, rows)
-
-
-def _plain(claims: list[Claim]) -> str:
-    lines = []
-    for claim in claims:
-        verdict, effect, bounds, seeds, remarks = cells(claim)
-        lines.append(f"{claim.id}  {verdict}: {claim.text}")
-        lines.append(f"    effect {effect}, 95% interval {bounds}, seeds {seeds}" + f" ({remarks})" * bool(remarks))
-    return "\n".join(lines)
+def adjusted(claims: list[dict]) -> list[dict]:
+    """The claims with p-values adjusted within paper and grade (Benjamini-Hochberg); ``dagger`` marks decisions that
+    do not survive at 5%."""
+    found = [claim | {"adjusted_p": None, "dagger": False} for claim in claims]
+    families: dict = {}
+    for claim in found:
+        if claim["p"] is not None:
+            families.setdefault((claim["paper"], claim["grade"]), []).append(claim)
+    for family in families.values():
+        for claim, p in zip(family, stats.false_discovery_control([c["p"] for c in family]), strict=True):
+            claim |= {"adjusted_p": round(float(p), 5), "dagger": bool(p > 0.05 and claim["verdict"] != OPEN)}
+    return found

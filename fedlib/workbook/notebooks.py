@@ -82,7 +82,7 @@ class Notebook:
         given = {name: typed(f"{self.name}: {name}", value, self.defaults[name]) for name, value in values.items()}
         if "scale" in given:
             from fedlib.core.registry import choose
-            from fedlib.workbook.paper import SCALES
+            from fedlib.workbook.notebooks.settings import SCALES
 
             choose("scale", given["scale"], SCALES)
         return {name: value for name, value in given.items() if value != self.defaults[name]}
@@ -116,13 +116,34 @@ class Notebook:
         """What the executed notebook says of the paper's claims; empty before it was executed."""
         from fedlib.workbook.claims import MIME
 
-        return claims(self.node, MIME)
+        # Pages that are not converted yet show claims without a grade, which count nowhere.
+        return [claim for found in shown(self.node, MIME) for claim in found if "grade" in claim]
+
+    @property
+    def headline(self) -> str:
+        """One line on what its verdicts stand on; empty before it was executed."""
+        return headline(self.node)
 
 
-def claims(node: nbformat.NotebookNode, mime: str) -> list[dict]:
-    """The claims among the outputs of an executed notebook."""
+def shown(node: nbformat.NotebookNode, mime: str) -> list:
+    """What the outputs of an executed notebook hold of one kind."""
     outputs = (output for cell in node.cells for output in cell.get("outputs", ()))
-    return [claim for output in outputs for claim in output.get("data", {}).get(mime, ())]
+    return [output["data"][mime] for output in outputs if mime in output.get("data", {})]
+
+
+def headline(node: nbformat.NotebookNode) -> str:
+    from fedlib.workbook.notebooks.headline import HEADLINE
+
+    return " · ".join(shown(node, HEADLINE))
+
+
+def headed(source: str, line: str) -> str:
+    """A first cell with ``line`` below its title, in place of the one that stood there."""
+    title, *rest = source.splitlines()
+    rest = [text for text in rest if not text.startswith("> ")]
+    while rest and not rest[0].strip():
+        rest.pop(0)
+    return "\n".join([title, "", f"> {line}", "", *rest]) if line else source
 
 
 def typed(where: str, value, default):
@@ -247,6 +268,7 @@ def execute_all(
 def update(notebook: Notebook, executed: Path) -> None:
     """Put the outputs of an executed notebook into the committed one, in a form that depends on nothing else."""
     node = nbformat.read(executed, as_version=4)
+    node.cells[0].source = headed(node.cells[0].source, headline(node))
     text = nbformat.writes(cleaned(node)) + "\n"
     with tempfile.NamedTemporaryFile("w", dir=notebook.path.parent, suffix=".tmp", delete=False) as file:
         file.write(text)

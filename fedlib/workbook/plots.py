@@ -13,42 +13,13 @@ from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.registry import parse
-from fedlib.workbook.claims import interval
+from fedlib.workbook.notebooks.settings import names
+from fedlib.workbook.notebooks.statistics import interval
 
-PALETTE = sns.color_palette([*sns.color_palette("colorblind"), "#222222", "#332288", "#882255"])
+PALETTE = sns.color_palette(  # every colour at least 3:1 on white, and told apart by the colour-blind in this order
+    "#0173b2 #b87300 #02865f #d55e00 #a8509a #8a5a2b #aa3377 #707070 #6b6b00 #2f8fc4 #222222 #332288 #882255".split()
+)
 MARKERS, LINES = "osD^vPX<>*", ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
-STYLES = {  # registered name: (label, colour, marker, line)
-    "fedavg": ("FedAvg", 0, 0, 0),
-    "fedprox": ("FedProx", 1, 1, 1),
-    "fedlap": ("FedLap", 2, 2, 2),
-    "lws": ("LWS", 3, 3, 0),
-    "law": ("FedLAW", 4, 4, 3),
-    "gws": ("adaptive GWS", 10, 2, 1),
-    "attentive": ("attentive LAW", 2, 1, 3),
-    "awa": ("FedAWA", 5, 5, 0),
-    "dw": ("FedDW", 6, 6, 0),
-    "ldawa": ("L-DAWA", 7, 7, 1),
-    "feddisco": ("FedDisco", 8, 8, 3),
-    "feddyn": ("FedDyn", 9, 9, 2),
-    "feddf": ("FedDF", 10, 6, 2),
-    "fedbe": ("FedBE", 5, 2, 1),
-    "server_ft": ("Server-FT", 11, 5, 3),
-    "moon": ("MOON", 4, 7, 1),
-    "feduv": ("FedUV", 2, 3, 3),
-    "fedbabu": ("FedBABU", 3, 4, 3),
-    "fedproto": ("FedProto", 5, 5, 2),
-    "fedper": ("FedPer", 8, 2, 1),
-    "fedrep": ("FedRep", 9, 8, 3),
-    "fedala": ("FedALA", 2, 9, 1),
-    "perfedavg": ("Per-FedAvg", 0, 7, 3),
-    "feddistill": ("FedDistill+", 3, 6, 1),
-    "local": ("Local", 7, 0, 2),
-}
-VARIANTS = {  # what pages call a method with other parameters, by either name
-    "law_swa": ("FedLAW with SWA", 12, 3, 0),
-    "attentive_swa": ("attentive LAW, SWA", 12, 3, 1),
-    "early": ("early-stopped LAW", 1, 2, 1),
-}
 
 
 def style(method: str) -> dict:
@@ -56,7 +27,7 @@ def style(method: str) -> dict:
     parts = parse(method.lower())
     name = parts[0][0]
     code = zlib.crc32(name.encode())  # a method not listed above still looks the same on every page
-    known = STYLES | VARIANTS
+    known = names()["methods"] | names()["variants"]
     _, colour, marker, line = known.get(name, ("", code % 10, code // 10 % 10, code // 100 % 4))
     if len(parts) > 1:
         line = (line + 1) % len(LINES)
@@ -67,9 +38,9 @@ def style(method: str) -> dict:
     return {"label": " + ".join(labels), "color": PALETTE[colour], "marker": MARKERS[marker], "linestyle": LINES[line]}
 
 
-def look(name: str, place: int) -> dict:
+def style_or_default(name: str, place: int) -> dict:
     """``style`` of a method; of anything else, such as "layer-wise", the look of its place in the figure."""
-    variants = {label: variant for variant, (label, *_) in VARIANTS.items()}
+    variants = {label: variant for variant, (label, *_) in names()["variants"].items()}
     try:
         return style(variants.get(name, name))
     except FedlibError:
@@ -78,13 +49,17 @@ def look(name: str, place: int) -> dict:
 
 
 def panels(count: int, height: float = 3.7, width: float = 4.6, **kw) -> tuple[Figure, list]:
-    """A row of axes in the common look. The figure is closed, so that a cell shows it once: by returning it."""
+    """Axes in the common look, two in a row. The figure is closed, so that a cell shows it once: by returning it."""
+    rows, columns = -(-count // 2), min(count, 2)
     with sns.axes_style("whitegrid", {"grid.color": ".9", "axes.edgecolor": ".4"}), sns.plotting_context("notebook"):
-        size = (width * count, height)
-        figure, axes = plt.subplots(1, count, figsize=size, squeeze=False, layout="constrained", **kw)
+        size = (width * columns, height * rows)
+        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **kw)
     plt.close(figure)
+    figure.get_layout_engine().set(hspace=0.08 if rows > 1 else 0.02)  # a title is not a label of the row above
     sns.despine(figure)
-    return figure, list(axes[0])
+    for axis in axes.flat[count:]:
+        axis.remove()
+    return figure, list(axes.flat[:count])
 
 
 def nothing() -> Figure:
@@ -112,7 +87,7 @@ def learning_curves(
     After ``skip`` rounds everything is in sight; what lies lower or higher before is cut off, so that the rest can be
     told apart.
 
-    ``frame`` is what ``paper.curves`` returns, or has another column ``x``. ``stated`` are (panel, round, level) the
+    ``frame`` is what ``frames.curves`` returns, or has another column ``x``. ``stated`` are (panel, round, level) the
     paper gives in prose, drawn as dotted lines: not our measurement.
     """
     groups = list(dict.fromkeys(frame[by]))
@@ -123,7 +98,7 @@ def learning_curves(
         methods = frame[frame[by] == group].groupby("method", sort=False)
         for place, (method, runs) in enumerate(methods):
             wide = runs.pivot(index=x, columns="seed", values=value)
-            _band(axis, wide, look(method, place), place / len(methods))
+            _band(axis, wide, style_or_default(method, place), place / len(methods))
         for panel, at_round, level in stated:
             if panel == group and at_round <= frame["round"].max():
                 axis.axhline(level, color=".25", linestyle=":", linewidth=1.4, zorder=1)
@@ -135,7 +110,8 @@ def learning_curves(
             seen = frame.loc[((frame[by] == group) | sharey) & (frame[x] > skip), value]
             room = 0.05 * (seen.max() - seen.min())
             axis.set_ylim(seen.min() - room, seen.max() + room)
-    axes[0].set_ylabel(ylabel)
+    for axis in axes[::2]:
+        axis.set_ylabel(ylabel)
     legend(figure, axes)
     return figure
 
@@ -186,7 +162,8 @@ def partition_bubbles(counts, class_names=None, title: str = "") -> Figure:
         axis.set(xlabel="client", title=name, xlim=(-0.8, clients - 0.2), ylim=(classes - 0.2, -0.8))
         axis.set_yticks(range(classes), class_names or range(classes))
         axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    axes[0].set_ylabel("class")
+    for axis in axes[::2]:
+        axis.set_ylabel("class")
     return figure
 
 
@@ -206,7 +183,7 @@ def dots(
         here = [method for method in methods if method in set(part["method"])]
         for place, method in enumerate(here):
             mine = part[part["method"] == method]
-            mark = look(method, methods.index(method))
+            mark = style_or_default(method, methods.index(method))
             shift = min(0.16, 0.6 / len(here)) * (place - (len(here) - 1) / 2)  # a gap stays between levels
             cells = [mine.loc[mine[x] == level, value].dropna() for level in levels]
             mean, low, high = np.array([interval(c) if len(c) else (np.nan,) * 3 for c in cells]).T
@@ -220,7 +197,8 @@ def dots(
         axis.set_xticks(range(len(levels)), [f"{v:g}" if isinstance(v, int | float) else v for v in levels])
         label = xlabel[group] if isinstance(xlabel, dict) else xlabel or x
         axis.set(title=(titles or {}).get(group, group), xlabel=label, xlim=(-0.6, len(levels) - 0.4))
-    axes[0].set_ylabel(ylabel)
+    for axis in axes[::2]:
+        axis.set_ylabel(ylabel)
     if len(methods) > 1:
         legend(figure, axes)
     return figure
@@ -229,7 +207,7 @@ def dots(
 def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str = "gamma", **kw) -> Figure:
     """One panel per ``by``: every layer's mean over seeds by round, light to dark from the first layer to the last.
 
-    ``frame`` is what ``paper.layers`` returns. The classifier is drawn apart, dashed in another colour.
+    ``frame`` is what ``frames.layers`` returns. The classifier is drawn apart, dashed in another colour.
     """
     groups = list(dict.fromkeys(frame[by]))
     if not groups:
@@ -249,7 +227,8 @@ def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str
         axis.set(title=group, xlabel="communication round")
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axis.ticklabel_format(axis="y", useOffset=False)
-    axes[0].set_ylabel(ylabel)
+    for axis in axes[::2]:
+        axis.set_ylabel(ylabel)
     legend(figure, axes)
     return figure
 
@@ -264,15 +243,16 @@ def histograms(frame: pd.DataFrame, by: str, limit: float, xlabel: str = "parame
     for axis, group in zip(axes, groups, strict=True):
         for n, (method, runs) in enumerate(frame[frame[by] == group].groupby("method", sort=False)):
             counts = np.mean([c / np.sum(c) for c in map(np.asarray, runs["counts"])], axis=0)
-            mark = {name: value for name, value in look(method, n).items() if name != "marker"}
+            mark = {name: value for name, value in style_or_default(method, n).items() if name != "marker"}
             axis.stairs(counts, np.linspace(-limit, limit, len(counts) + 1), **mark, linewidth=1.8)
         axis.set(title=group, xlabel=xlabel, yscale="log")
-    axes[0].set_ylabel("share of parameters")
+    for axis in axes[::2]:
+        axis.set_ylabel("share of parameters")
     legend(figure, axes)
     return figure
 
 
-def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | None = None) -> Figure:
+def reported_vs_ours(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | None = None) -> Figure:
     """The paper's numbers beside ours: one panel per ``panel``, one line per ``row``, an open diamond for what was
     ``reported``, a dot for what is found ``here`` (both may be missing), with an interval ``low`` to ``high``."""
     groups = list(dict.fromkeys(frame["panel"]))
@@ -285,7 +265,7 @@ def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | No
         y = np.arange(len(rows))
         axis.hlines(y, part["reported"], part["here"], color=".8", linewidth=1.5, zorder=1)
         if "low" in part:
-            axis.hlines(y, part["low"], part["high"], color=PALETTE[0], linewidth=2.2, alpha=0.6, zorder=2)
+            _bars(axis, y, part, (-np.inf, np.inf) if log else _in_sight(frame, zero))
         axis.scatter(part["here"], y, color=PALETTE[0], s=45, zorder=3, label="here")
         look = {"facecolor": "white", "edgecolor": PALETTE[1], "linewidth": 1.8, "marker": "D", "s": 42}
         if frame["reported"].notna().any():
@@ -301,8 +281,24 @@ def beside(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | No
             axis.locator_params(axis="x", nbins=6)  # -1.00 and -0.75 side by side
         axis.set_yticks(y, rows)
         axis.grid(axis="y", visible=False)
-    legend(figure, axes)
+    if frame["reported"].notna().any():
+        legend(figure, axes)
     return figure
+
+
+def _in_sight(frame: pd.DataFrame, zero: float | None) -> tuple[float, float]:
+    """How far bars are drawn: three quarters of the span of all points beyond it, so that one bar hides no other."""
+    points = [*frame["here"].dropna(), *frame["reported"].dropna(), *([] if zero is None else [zero])]
+    room = 0.75 * max(max(points) - min(points), 1e-9)
+    return min(points) - room, max(points) + room
+
+
+def _bars(axis, y, part: pd.DataFrame, limits: tuple[float, float]) -> None:
+    """Intervals; one that goes beyond the limits ends there with an arrow."""
+    low, high = part["low"].clip(*limits), part["high"].clip(*limits)
+    axis.hlines(y, low, high, color=PALETTE[0], linewidth=2.2, alpha=0.6, zorder=2)
+    for ends, cut, arrow in ((low, part["low"] < limits[0], "<"), (high, part["high"] > limits[1], ">")):
+        axis.scatter(ends[cut], y[cut.to_numpy()], color=PALETTE[0], marker=arrow, s=30, zorder=3)
 
 
 def critical_difference(ranks: pd.Series, difference: float, reference: str | None = None) -> Figure:
@@ -310,7 +306,7 @@ def critical_difference(ranks: pd.Series, difference: float, reference: str | No
 
     Two methods whose bars do not overlap are told apart by Nemenyi's test; the band is the bar of the ``reference``,
     and what lies outside of it is drawn in another colour and with a square. ``ranks`` and ``difference`` are what
-    ``claims.nemenyi`` returns.
+    ``statistics.nemenyi`` returns.
     """
     ranks, half = ranks.sort_values(kind="stable"), difference / 2
     figure, (axis,) = panels(1, height=1.2 + 0.25 * len(ranks), width=8)
@@ -347,7 +343,7 @@ def triangle(axis, points, values, corners, label: str = "", levels=14) -> None:
     _corners(axis, corners)
 
 
-def wandering(axis, points, corners, label: str = "round") -> None:
+def simplex_path(axis, points, corners, label: str = "round") -> None:
     """Mixtures of three things one after the other, from the first (dark) to the last; equal shares are marked.
 
     Where a mixture comes again, later ones lie on earlier ones: the area of a disc is their number.
@@ -376,6 +372,12 @@ def _corners(axis, names) -> None:
         axis.text(x, y, name, ha="center", va=side, fontsize=10)
     axis.set(aspect="equal", xlim=(-0.15, 1.15), ylim=(-0.12, 1))
     axis.axis("off")
+
+
+def stretched(matrix: np.ndarray) -> np.ndarray:
+    """Distances from 0 for the nearest pair to 1 for the farthest, so that patterns can be compared."""
+    nearest = matrix[matrix > 0].min()
+    return np.clip((matrix - nearest) / (matrix.max() - nearest), 0, 1)
 
 
 def heatmaps(rows: dict[str, dict[str, np.ndarray]], ticks=(), label: str = "", faint: float = 1.0) -> Figure:

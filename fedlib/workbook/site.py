@@ -13,7 +13,8 @@ from fedlib.core.paths import ROOT
 from fedlib.core.registry import parse
 from fedlib.runs.store import Store
 from fedlib.workbook.notebooks import Notebook
-from fedlib.workbook.report import TITLES, tables_first
+from fedlib.workbook.notebooks.settings import names
+from fedlib.workbook.report import tables_first
 
 SOURCES = ("fedlib", "papers", "notebooks", "benchmarks", "docs")  # what pages link to, beside other pages
 KEPT = (".py", ".yaml", ".png", ".md", ".json")
@@ -46,7 +47,7 @@ def gather(notebooks: list[Notebook], source: Path, records: Store) -> None:
     shutil.copytree(ROOT / "docs" / "_static", source / "_static")
     for nb in notebooks:
         copy(nb.path, source / "notebooks" / f"{nb.name}.ipynb")
-    papers = sorted({nb.paper for nb in notebooks}, key=lambda paper: (paper not in TITLES, paper))
+    papers = sorted({nb.paper for nb in notebooks}, key=list(names()["papers"]).index)
     for paper in papers:
         mine = tables_first(nb for nb in notebooks if nb.paper == paper)
         guide = source / "papers" / paper / "README.md"
@@ -55,7 +56,7 @@ def gather(notebooks: list[Notebook], source: Path, records: Store) -> None:
             guide.write_text(f"# {paper.capitalize()}\n", encoding="utf-8")
         guide.write_text(guide.read_text(encoding="utf-8") + toctree(map(entry, mine)), encoding="utf-8")
     (source / "algorithms.md").write_text(gallery(notebooks, records), encoding="utf-8")
-    pages = [f"{TITLES.get(p, p.capitalize())} </papers/{p}/README>" for p in papers]
+    pages = [f"{names()['papers'][p]} </papers/{p}/README>" for p in papers]
     start = (ROOT / "README.md").read_text(encoding="utf-8") + toctree([*pages, *MORE])
     (source / "index.md").write_text(start, encoding="utf-8")
 
@@ -67,7 +68,7 @@ def copy(path: Path, to: Path) -> None:
 
 def entry(nb: Notebook) -> str:
     """A line of the contents; what stands above it says which paper."""
-    title = nb.title.removeprefix(f"{TITLES.get(nb.paper)}, ")
+    title = nb.title.removeprefix(f"{names()['papers'][nb.paper]}, ")
     return f"{title} </notebooks/{nb.name}>"
 
 
