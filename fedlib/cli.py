@@ -139,7 +139,7 @@ def list_(names, as_json):
     """
     from fedlib.workbook import notebooks as workbook
     from fedlib.workbook.claims import Claim
-    from fedlib.workbook.notebooks.tables import effect_text, verdict_text
+    from fedlib.workbook.tables import effect_text, verdict_text
 
     notebooks = workbook.find(names)
     if as_json:

@@ -15,8 +15,8 @@ from scipy import stats
 from fedlib.core.errors import FedlibError
 from fedlib.core.registry import choose
 from fedlib.workbook import statistics
-from fedlib.workbook.notebooks.evidence import GRADES, OWN, PART, REDUCED, STAND_IN, Evidence
-from fedlib.workbook.notebooks.settings import read
+from fedlib.workbook.evidence import GRADES, OWN, PART, REDUCED, STAND_IN, Evidence
+from fedlib.workbook.settings import read
 
 MIME = "application/vnd.fedlib.claims+json"
 KINDS = ("effect", "all", "order", "correlation", "within", "level", "time")

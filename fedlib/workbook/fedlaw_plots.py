@@ -5,9 +5,9 @@ import pandas as pd
 
 from fedlib.workbook import frames, plots
 from fedlib.workbook.claims import Effect
-from fedlib.workbook.notebooks.statistics import best_on_other_seeds
-from fedlib.workbook.notebooks.tables import at, show_table, summary
 from fedlib.workbook.page import Page, select
+from fedlib.workbook.statistics import best_on_other_seeds
+from fedlib.workbook.tables import at, show_table, summary
 
 
 def sweep(page: Page) -> pd.DataFrame:
@@ -88,7 +88,8 @@ def show_rounds(page: Page) -> pd.DataFrame:
         if skip:
             apart = row.groupby(["panel", "method", "seed"])["accuracy"]
             row = row.assign(accuracy=apart.transform(lambda c: c.rolling(10, min_periods=1).mean()))
-        caption = f"{page.title(data)}: FedLAW minus every other method, seed by seed{', means of ten rounds' * bool(skip)}."
+        what = f"seed by seed{', means of ten rounds' * bool(skip)}"
+        caption = f"{page.title(data)}: FedLAW minus every other method, {what}."
         page.figure(plots.leads(row, by="panel", ours="law", skip=skip), caption)
     metrics = {"first 5": lambda c: frames.first(c, 5), "last 10": lambda c: frames.last(c, 10)}
     metrics |= {"best 10": lambda c: c.rolling(min(10, len(c))).mean().max(), "last round": lambda c: c.iloc[-1]}

@@ -5,7 +5,7 @@ import pandas as pd
 from fedlib.core.spec import RunSpec
 from fedlib.workbook import frames, settings, tables
 from fedlib.workbook.claims import Claim
-from fedlib.workbook.notebooks.evidence import chance, fields_of
+from fedlib.workbook.evidence import chance, fields_of
 
 HEADLINE = "application/vnd.fedlib.headline+json"  # one line on what a page stands on, kept in its first cell
 

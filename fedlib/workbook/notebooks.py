@@ -82,7 +82,7 @@ class Notebook:
         given = {name: typed(f"{self.name}: {name}", value, self.defaults[name]) for name, value in values.items()}
         if "scale" in given:
             from fedlib.core.registry import choose
-            from fedlib.workbook.notebooks.settings import SCALES
+            from fedlib.workbook.settings import SCALES
 
             choose("scale", given["scale"], SCALES)
         return {name: value for name, value in given.items() if value != self.defaults[name]}
@@ -132,7 +132,7 @@ def shown(node: nbformat.NotebookNode, mime: str) -> list:
 
 
 def headline(node: nbformat.NotebookNode) -> str:
-    from fedlib.workbook.notebooks.headline import HEADLINE
+    from fedlib.workbook.headline import HEADLINE
 
     return " · ".join(shown(node, HEADLINE))
 

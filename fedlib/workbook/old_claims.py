@@ -10,7 +10,7 @@ from IPython.display import display
 from scipy import optimize, stats
 from scipy.spatial.distance import squareform
 
-from fedlib.workbook.notebooks.tables import html_table
+from fedlib.workbook.tables import html_table
 
 MIME = "application/vnd.fedlib.claims+json"
 MARKS = {"reproduced": "✓", "not reproduced": "✗", "undecided": "?", "not run": "–"}

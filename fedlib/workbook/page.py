@@ -23,11 +23,11 @@ from fedlib.core.paths import ROOT
 from fedlib.core.registry import choose
 from fedlib.workbook import frames, settings, tables
 from fedlib.workbook.claims import MIME, Effect, definitions, judge
-from fedlib.workbook.notebooks.evidence import Evidence
-from fedlib.workbook.notebooks.headline import HEADLINE, differences, headline
-from fedlib.workbook.notebooks.reported import default_cell, printed_means, reported, reported_cells, reported_gaps
-from fedlib.workbook.notebooks.statistics import interval, paired
-from fedlib.workbook.notebooks.tables import at, show_table, summary
+from fedlib.workbook.evidence import Evidence
+from fedlib.workbook.headline import HEADLINE, differences, headline
+from fedlib.workbook.reported import default_cell, printed_means, reported, reported_cells, reported_gaps
+from fedlib.workbook.statistics import interval, paired
+from fedlib.workbook.tables import at, show_table, summary
 
 COLUMNS = ("data", "alpha", "method", "seed")
 

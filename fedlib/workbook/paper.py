@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
-from fedlib.workbook.notebooks.frames import *  # noqa: F403
-from fedlib.workbook.notebooks.frames import (  # noqa: F401
+from fedlib.workbook.frames import *  # noqa: F403
+from fedlib.workbook.frames import (  # noqa: F401
     curve,
     curves,
     evenness,
@@ -18,23 +18,23 @@ from fedlib.workbook.notebooks.frames import (  # noqa: F401
     scores,
     weights,
 )
-from fedlib.workbook.notebooks.frames import describe_runs as settled
-from fedlib.workbook.notebooks.frames import probe_forms as probes  # noqa: F401
-from fedlib.workbook.notebooks.frames import probe_frame as measured  # noqa: F401
-from fedlib.workbook.notebooks.frames import probe_long as probed  # noqa: F401
-from fedlib.workbook.notebooks.frames import probe_means as indicators
-from fedlib.workbook.notebooks.old_claims import best_elsewhere, by_seed, compare, paired
-from fedlib.workbook.notebooks.reported import arithmetic_errors as slips  # noqa: F401
-from fedlib.workbook.notebooks.reported import prose_numbers as stated  # noqa: F401
-from fedlib.workbook.notebooks.reported import reported, reported_table  # noqa: F401
-from fedlib.workbook.notebooks.reported import reported_cells as told  # noqa: F401
-from fedlib.workbook.notebooks.settings import build_grid as runs  # noqa: F401
-from fedlib.workbook.notebooks.settings import columns, differences, environments, methods, seeds, setting  # noqa: F401
-from fedlib.workbook.notebooks.settings import open_choices as chosen
-from fedlib.workbook.notebooks.settings import server_grid as served  # noqa: F401
-from fedlib.workbook.notebooks.statistics import interval
-from fedlib.workbook.notebooks.tables import at as _at
-from fedlib.workbook.notebooks.tables import mean_text, show_table, summary  # noqa: F401
+from fedlib.workbook.frames import describe_runs as settled
+from fedlib.workbook.frames import probe_forms as probes  # noqa: F401
+from fedlib.workbook.frames import probe_frame as measured  # noqa: F401
+from fedlib.workbook.frames import probe_long as probed  # noqa: F401
+from fedlib.workbook.frames import probe_means as indicators
+from fedlib.workbook.old_claims import best_elsewhere, by_seed, compare, paired
+from fedlib.workbook.reported import arithmetic_errors as slips  # noqa: F401
+from fedlib.workbook.reported import prose_numbers as stated  # noqa: F401
+from fedlib.workbook.reported import reported, reported_table  # noqa: F401
+from fedlib.workbook.reported import reported_cells as told  # noqa: F401
+from fedlib.workbook.settings import build_grid as runs  # noqa: F401
+from fedlib.workbook.settings import columns, differences, environments, methods, seeds, setting  # noqa: F401
+from fedlib.workbook.settings import open_choices as chosen
+from fedlib.workbook.settings import server_grid as served  # noqa: F401
+from fedlib.workbook.statistics import interval
+from fedlib.workbook.tables import at as _at
+from fedlib.workbook.tables import mean_text, show_table, summary  # noqa: F401
 
 
 def show_accuracy(records: dict, names, told: dict, labels: dict, titles: dict) -> pd.DataFrame:

@@ -13,8 +13,8 @@ from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.registry import parse
-from fedlib.workbook.notebooks.settings import names
-from fedlib.workbook.notebooks.statistics import interval
+from fedlib.workbook.settings import names
+from fedlib.workbook.statistics import interval
 
 PALETTE = sns.color_palette(  # every colour at least 3:1 on white, and told apart by the colour-blind in this order
     "#0173b2 #b87300 #02865f #d55e00 #a8509a #8a5a2b #aa3377 #707070 #6b6b00 #2f8fc4 #222222 #332288 #882255".split()

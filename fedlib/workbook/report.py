@@ -6,10 +6,10 @@ from pathlib import Path
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
 from fedlib.workbook.claims import MARKS, NONE, OPEN, VERDICTS, Claim, adjusted
+from fedlib.workbook.evidence import OWN, PART, REDUCED, STAND_IN
 from fedlib.workbook.notebooks import Notebook, find
-from fedlib.workbook.notebooks.evidence import OWN, PART, REDUCED, STAND_IN
-from fedlib.workbook.notebooks.settings import names
-from fedlib.workbook.notebooks.tables import effect_text, remarks, reported_text, verdict_text
+from fedlib.workbook.settings import names
+from fedlib.workbook.tables import effect_text, remarks, reported_text, verdict_text
 
 BEGIN, END = "<!-- scoreboard: written by `fedlib report --update` -->", "<!-- end of the scoreboard -->"
 STANDS = {OWN: "the paper's own setting", PART: "its first rounds", (REDUCED, STAND_IN): "reduced or stand-in"}

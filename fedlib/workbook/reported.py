@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.registry import choose
-from fedlib.workbook.notebooks.settings import names, read
+from fedlib.workbook.settings import names, read
 
 
 def reported(paper: str) -> dict:

@@ -13,8 +13,8 @@ from fedlib.core.paths import ROOT
 from fedlib.core.registry import parse
 from fedlib.runs.store import Store
 from fedlib.workbook.notebooks import Notebook
-from fedlib.workbook.notebooks.settings import names
 from fedlib.workbook.report import tables_first
+from fedlib.workbook.settings import names
 
 SOURCES = ("fedlib", "papers", "notebooks", "benchmarks", "docs")  # what pages link to, beside other pages
 KEPT = (".py", ".yaml", ".png", ".md", ".json")

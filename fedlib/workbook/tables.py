@@ -9,8 +9,8 @@ import pandas as pd
 from IPython.display import display
 
 from fedlib.workbook.claims import MARKS, Claim
-from fedlib.workbook.notebooks.evidence import GRADES, PART
-from fedlib.workbook.notebooks.statistics import interval
+from fedlib.workbook.evidence import GRADES, PART
+from fedlib.workbook.statistics import interval
 
 NUMBER = re.compile(r"[-+−]?\d[\d,.]*%?( ± [\d.]+)?( \(.*\))?")
 GAP = "–"
