@@ -88,7 +88,7 @@ def show_rounds(page: Page) -> pd.DataFrame:
         if skip:
             apart = row.groupby(["panel", "method", "seed"])["accuracy"]
             row = row.assign(accuracy=apart.transform(lambda c: c.rolling(10, min_periods=1).mean()))
-        caption = f"{page.title(data)}: FedLAW minus every other method, seed by seed{', means of ten rounds' * bool(skip)}."
+        caption = f"{page.title(data)}: FedLAW minus the others, seed by seed{', means of ten rounds' * bool(skip)}."
         page.figure(plots.leads(row, by="panel", ours="law", skip=skip), caption)
     metrics = {"first 5": lambda c: frames.first(c, 5), "last 10": lambda c: frames.last(c, 10)}
     metrics |= {"best 10": lambda c: c.rolling(min(10, len(c))).mean().max(), "last round": lambda c: c.iloc[-1]}
