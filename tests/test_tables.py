@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 from fedlib.core.errors import FedlibError
-from fedlib.workbook import paper
+from fedlib.workbook import fedlaw_plots, frames, reported, settings
 
 CELL = {"fedavg": "fedavg", "fedavg+lws": "lws(beta={beta})"}
 
 
 def test_a_grid_has_a_run_for_every_cell_and_the_strength_goes_with_the_network():
     columns = [("fashion_mnist", 100), ("bn_counters", 0.1)]
-    grid = paper.runs("fedlws", columns, CELL, [1, 2], "laptop", beta={"": 0.1, "resnet": 0.02})
+    grid = settings.build_grid("fedlws", columns, CELL, [1, 2], "laptop", beta={"": 0.1, "resnet": 0.02})
     assert len(grid) == 2 * 2 * 2
     assert grid["fashion_mnist", 100, "fedavg+lws", 2].algorithm == "fedavg+lws(beta=0.1)"
     assert grid["bn_counters", 0.1, "fedavg+lws", 1].algorithm == "fedavg+lws(beta=0.02)"
@@ -24,7 +24,7 @@ def test_a_grid_has_a_run_for_every_cell_and_the_strength_goes_with_the_network(
 
 def test_the_servers_work_goes_with_the_column():
     columns = [("fashion_mlp", 0.1), ("cifar10_cnn", 100), ("cifar100_cnn", 100)]
-    grid = paper.served("fedlaw", columns, ["fedavg", "law", "feddf"], [8], "paper")
+    grid = settings.server_grid("fedlaw", columns, ["fedavg", "law", "feddf"], [8], "paper")
     assert len(grid) == 3 * 3
     fashion, cifar10, cifar100 = (grid[*at, "law", 8] for at in columns)
     assert "lr=0.005" in fashion.algorithm and "lr=0.005" in cifar100.algorithm
@@ -34,24 +34,24 @@ def test_the_servers_work_goes_with_the_column():
 
 
 def test_a_column_at_the_papers_own_setting_is_the_papers_own_at_every_scale_but_smoke():
-    theirs = paper.served("fedlaw", [("fashion_mlp", 0.1)], ["fedavg", "law", "feddf"], [8], "paper")
-    here = paper.served("fedlaw", [("fashion_mlp_own", 0.1)], ["fedavg", "law", "feddf"], [8], "laptop")
+    theirs = settings.server_grid("fedlaw", [("fashion_mlp", 0.1)], ["fedavg", "law", "feddf"], [8], "paper")
+    here = settings.server_grid("fedlaw", [("fashion_mlp_own", 0.1)], ["fedavg", "law", "feddf"], [8], "laptop")
     assert [spec.id for spec in here.values()] == [spec.id for spec in theirs.values()]
-    assert paper.differences("fedlaw", ["fashion_mlp_own"], "laptop").empty
-    assert paper.setting("fedlaw", "fashion_mlp_own", "smoke")["dataset"] == "digits"
+    assert settings.differences("fedlaw", ["fashion_mlp_own"], "laptop").empty
+    assert settings.setting("fedlaw", "fashion_mlp_own", "smoke")["dataset"] == "digits"
 
 
 def test_a_column_may_have_another_partition():
-    (spec,) = paper.runs("fedlws", [("fashion_mnist", "iid")], {"fedavg": "fedavg"}, [1], "smoke").values()
+    (spec,) = settings.build_grid("fedlws", [("fashion_mnist", "iid")], {"fedavg": "fedavg"}, [1], "smoke").values()
     assert spec.partition == "iid"
 
 
 def test_smoke_runs_its_own_columns_or_those_of_laptop():
-    assert len(paper.columns("fedawa", "table1", "smoke")) == 1 < len(paper.columns("fedawa", "table1", "laptop"))
-    assert paper.columns("fedlws", "table6", "smoke") == paper.columns("fedlws", "table6", "laptop")
-    assert ("cifar100", 1) in paper.columns("fedlws", "table6", "paper")
+    assert len(settings.columns("fedawa", "table1", "smoke")) == 1 < len(settings.columns("fedawa", "table1", "laptop"))
+    assert settings.columns("fedlws", "table6", "smoke") == settings.columns("fedlws", "table6", "laptop")
+    assert ("cifar100", 1) in settings.columns("fedlws", "table6", "paper")
     with pytest.raises(FedlibError, match="table"):
-        paper.columns("fedlws", "table99", "paper")
+        settings.columns("fedlws", "table99", "paper")
 
 
 def test_the_reported_gap_is_taken_over_columns_that_have_both():
@@ -82,13 +82,13 @@ def test_the_effect_of_other_data_decides_no_verdict():
 
 
 def test_reported_cells_come_under_our_names():
-    told = paper.told("fedlws", "table6", lambda row: (row["dataset"], row["alpha"], row["method"]))
+    told = reported.reported_cells("fedlws", "table6", lambda row: (row["dataset"], row["alpha"], row["method"]))
     assert told["cifar10", 1, "fedavg"] == 75.18
     assert len(told) == 24
 
 
 def test_printed_means_and_gains_that_do_not_follow_from_the_cells():
-    found = paper.slips("fedlws")
+    found = reported.arithmetic_errors("fedlws")
     means = found[found["number"].str.startswith("mean accuracy")].set_index("number")["from the cells"]
     assert means.to_dict() == {
         "mean accuracy: feddisco": 58.075,
@@ -105,7 +105,7 @@ def test_printed_means_and_gains_that_do_not_follow_from_the_cells():
 
 def test_evenness_of_a_split_counts_classes_and_sizes():
     split = SimpleNamespace(result={"counts": [[5, 5], [30, 0], [0, 0]]})  # the third client is empty
-    row = paper.evenness({("a", 1): split}, ("data", "seed")).loc["a", 1]
+    row = frames.evenness({("a", 1): split}, ("data", "seed")).loc["a", 1]
     assert row["entropy"] == pytest.approx((1 + 0) / 2), "of those who hold anything"
     assert (row["smallest"], row["largest"], row["classes"]) == (0, 30, 1)
     assert row["spread of sizes"] == pytest.approx(np.std([10, 30, 0], ddof=1) / (40 / 3))
