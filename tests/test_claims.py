@@ -261,7 +261,9 @@ synthesis/bn_counters synthesis/combine synthesis/metric synthesis/weights_or_un
 def test_claims_and_effects_match_one_to_one_over_all_pages():
     shown = [claim["id"] for nb in find() for claim in nb.claims]
     assert len(shown) == len(set(shown)), "a claim is judged once"
-    written = {id: claim for path in PAPERS.glob("*/claims.yaml") for id, claim in definitions(path.parent.name).items()}
+    written = {
+        id: claim for path in PAPERS.glob("*/claims.yaml") for id, claim in definitions(path.parent.name).items()
+    }
     assert set(shown) <= set(written)
     converted = [nb for nb in find() if nb.name not in UNCONVERTED.split()]
     assert [nb.name for nb in converted if not nb.claims] == []

@@ -16,6 +16,7 @@ from fedlib.federation.simulation import simulate
 from fedlib.runs.store import Record
 from fedlib.workbook import notebooks as workbook
 from fedlib.workbook import fedlaw_plots, frames, plots, reported, settings, tables
+from fedlib.workbook.statistics import interval
 from fedlib.workbook.tables import show_table
 
 NAMES = ("panel", "method", "seed")
@@ -78,7 +79,7 @@ def test_unknown_names_list_what_is_allowed():
         reported.reported_table("fedlws", "table99")
     with pytest.raises(FedlibError, match="table12"):
         reported.reported_cells("fedlws", "table99", tuple)
-    with pytest.raises(FedlibError, match="give 'epochs' or use served"):
+    with pytest.raises(FedlibError, match="give 'epochs' or use server_grid"):
         settings.build_grid("fedlaw", [("fashion_mlp", 1)], settings.methods("fedlaw", "laptop", "law"), [8], "laptop")
 
 
@@ -186,7 +187,7 @@ def test_metrics_worked_out_by_hand():
     assert frames.rounds_to(curve, 45) == 10
     assert np.isnan(frames.rounds_to(curve, 81))
     assert frames.first(curve, 10) == 30
-    assert frames.last(curve, 2) == 60
+    assert frames.last(curve, 10) == 60, "the last ten rounds, whatever was evaluated in them"
     assert frames.at(curve, 15) == 40 and np.isnan(frames.at(curve, 16))
     assert frames.oscillation(curve) == pytest.approx(np.std([40, -10, 40], ddof=1))
 
@@ -204,19 +205,21 @@ def test_a_method_keeps_its_look():
     assert plots.style("FedProx")["color"] == look["color"] == plots.style("fedprox(mu=1)+lws")["color"]
     assert plots.style("fedprox+lws")["linestyle"] != look["linestyle"]
     assert plots.style("brand_new") == plots.style("brand_new")
-    looks = [tuple(map(str, s[1:])) for s in plots.STYLES.values()]
-    assert len(set(looks)) == len(looks) and set(plots.STYLES) <= set(ALGORITHMS.names())
+    known = settings.names()["methods"]
+    looks = [tuple(map(str, s[1:])) for s in known.values()]
+    assert len(set(looks)) == len(looks) and set(known) <= set(ALGORITHMS.names())
 
 
 def test_methods_of_one_figure_differ_in_more_than_colour():
     compared = "fedavg fedprox moon feduv fedbabu fedproto fedper fedrep fedala perfedavg feddistill local dw".split()
-    looks = [plots.STYLES[name][1:] for name in compared]
+    known = settings.names()["methods"]
+    looks = [known[name][1:] for name in compared]
     for n, (colour, marker, line) in enumerate(looks):
         for other in looks[:n]:
             assert (marker, line) != other[1:], "told apart in grey"
             assert colour != other[0] or (marker != other[1] and line != other[2])
     shrinking = "fedavg gws lws law attentive".split()
-    assert len({plots.STYLES[name][1] for name in shrinking}) == len(shrinking)
+    assert len({known[name][1] for name in shrinking}) == len(shrinking)
 
 
 def test_learning_curves_draws_every_run(records):
@@ -252,8 +255,9 @@ def test_leads_are_paired_by_seed_and_round(records):
 
 
 def test_a_variant_looks_the_same_by_either_name_and_like_no_method():
-    assert plots.style_or_default("FedLAW with SWA", 3) == plots.style_or_default("FedLAW with SWA", 7) == plots.style("law_swa")
-    looks = [tuple(map(str, s[1:])) for s in (plots.STYLES | plots.VARIANTS).values()]
+    here, there = (plots.style_or_default("FedLAW with SWA", place) for place in (3, 7))
+    assert here == there == plots.style("law_swa")
+    looks = [tuple(map(str, s[1:])) for kind in ("methods", "variants") for s in settings.names()[kind].values()]
     assert len(set(looks)) == len(looks)
 
 
@@ -305,8 +309,30 @@ def test_dots_are_means_with_intervals():
 
 def test_the_legend_names_what_is_reported_only_where_something_is():
     frame = pd.DataFrame({"panel": "a", "row": ["x", "y"], "reported": [1.5, np.nan], "here": [1.2, 1.9]})
-    legends = [plots.reported_vs_ours(f, "times", log=True).legends[0] for f in (frame, frame.assign(reported=np.nan))]
-    assert [[t.get_text() for t in legend.get_texts()] for legend in legends] == [["here", "reported"], ["here"]]
+    both, ours = (plots.reported_vs_ours(f, "times", log=True).legends for f in (frame, frame.assign(reported=np.nan)))
+    assert [t.get_text() for t in both[0].get_texts()] == ["here", "reported"] and not ours
+
+
+def test_a_bar_that_would_hide_all_others_ends_with_an_arrow():
+    frame = pd.DataFrame({"panel": "a", "row": ["x", "y"], "reported": np.nan, "here": [1.0, 2.0]})
+    (axis,) = plots.reported_vs_ours(frame.assign(low=[0.9, -60.0], high=[1.1, 64.0]), "points", zero=0).axes
+    low, high = axis.get_xlim()
+    assert -3 < low and high < 5
+    drawn = [c for c in axis.collections if isinstance(c, PathCollection)]
+    assert sum(len(c.get_offsets()) for c in drawn) == 2 + 2, "two dots, two arrows"
+
+
+def test_every_colour_can_be_seen_on_white():
+    def light(colour):
+        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+        return np.dot([0.2126, 0.7152, 0.0722], linear)
+
+    assert min(1.05 / (light(colour) + 0.05) for colour in plots.PALETTE) >= 3
+
+
+def test_panels_stand_two_in_a_row():
+    figure, axes = plots.panels(3)
+    assert len(axes) == len(figure.axes) == 3 and figure.get_figwidth() < 10
 
 
 def test_long_titles_of_panels_are_broken_so_that_neighbours_do_not_overlap():
@@ -346,7 +372,7 @@ def test_histograms_are_shares_of_all_parameters():
 
 def test_show_renders_source_under_its_file():
     text = fedlib.show(frames.rounds_to).data
-    assert text.startswith("`fedlib/workbook/paper.py`\n```python\ndef rounds_to(")
+    assert text.startswith("`fedlib/workbook/frames.py`\n```python\ndef rounds_to(")
     assert "class RunSpec" in fedlib.show(frames.at, RunSpec).data
     from fedlib.models.base import evaluate  # decorated by torch: under the name of its own file
 
@@ -390,7 +416,7 @@ def test_what_is_added_to_a_base_is_paired_and_beside_the_paper():
     index = pd.MultiIndex.from_product([["a"], [1], ["x", "y"], [8, 9]], names=["data", "alpha", "method", "seed"])
     scores = pd.Series([10.0, 20.0, 11.0, 23.0], index=index)
     told = {("b", 1, "x"): 50.0, ("b", 1, "y"): 54.0, ("b", 100, "x"): 1.0, ("b", 100, "y"): 2.0}
-    added = fedlaw_plots.over_base(scores, told, "x", {"a": "A", "b": "B"})
+    added = fedlaw_plots.over_base(scores, told, "x", str.upper)
     assert added.query("method == 'A, here'")["gain"].tolist() == [1, 3]
     assert added.query("method == 'B, reported'")["gain"].tolist() == [4], "an alpha that was not run is left out"
     assert set(added["option"]) == {"y"}

@@ -84,7 +84,9 @@ def test_the_best_column_is_chosen_on_other_seeds():
     assert best_on_other_seeds(two)["uneven"].tolist() == [1.0, 2.0, 3.0], "each cell chooses for itself"
     diverged = wide.assign(b=[1.0, np.nan, 3.0])
     assert best_on_other_seeds(diverged).isna().tolist() == [False, False, False]
-    assert best_on_other_seeds(diverged.assign(a=-1.0)).isna().tolist() == [False, True, False], "not replaced by another"
+    assert best_on_other_seeds(diverged.assign(a=-1.0)).isna().tolist() == [False, True, False], (
+        "not replaced by another"
+    )
 
 
 def test_choosing_elsewhere_finds_nothing_in_noise():

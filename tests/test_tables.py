@@ -54,31 +54,11 @@ def test_smoke_runs_its_own_columns_or_those_of_laptop():
         settings.columns("fedlws", "table99", "paper")
 
 
-def test_the_reported_gap_is_taken_over_columns_that_have_both():
-    told = {("a", 1, "x"): 3.0, ("a", 1, "y"): 1.0, ("b", 1, "x"): 5.0, ("b", 1, "y"): 4.0, ("c", 1, "x"): 90.0}
-    assert paper.gap(told, "x", "y") == 1.5
-    assert paper.gap(told, "x", "y", {("b", 1)}) == 1.0
-    assert paper.gap(told, "x", "y", {("c", 1)}) is None
-
-
-def test_the_reported_lead_is_over_the_best_other_of_each_column():
+def test_the_reported_gap_is_that_over_the_best_other_of_each_column_that_has_them_all():
     told = {("a", 1, "x"): 3.0, ("a", 1, "y"): 1.0, ("a", 1, "z"): 2.5, ("b", 1, "x"): 5.0, ("b", 1, "y"): 4.0}
-    assert paper.lead(told, "x", ["y", "z"], [("a", 1), ("b", 1)]) == 0.5, "b has no z"
-    assert paper.lead(told, "x", ["y"], [("a", 1), ("b", 1)]) == 1.5
-    assert paper.lead(told, "x", ["y", "z"], [("b", 1)]) is None
-
-
-def test_the_effect_of_other_data_decides_no_verdict():
-    index = pd.MultiIndex.from_product([["a"], [1], ["x", "y"], [1, 2, 3]], names=["data", "alpha", "method", "seed"])
-    scores = pd.DataFrame({"last 10": [1.1, 1.2, 1.0, 1.0, 1.0, 1.0]}, index=index)
-    told = {("b", 1, "x"): 9.0, ("b", 1, "y"): 1.0}
-    (claim,) = paper.verdicts("p.table1", {("x", "y"): "x is better."}, scores, told)
-    assert (claim.id, claim.reported, claim.verdict) == ("p.table1.C1", None, "undecided")
-    assert "+8" in claim.note
-    (claim,) = paper.verdicts(
-        "p.table1", {("x", "y"): "x."}, scores, told | {("a", 1, "x"): 9.0, ("a", 1, "y"): 1.0}, "b"
-    )
-    assert (claim.id, claim.reported, claim.verdict) == ("p.table1.C1b", 8.0, "not reproduced")
+    assert reported.reported_gaps(told, "x", "y").to_dict() == {("a", 1): 2.0, ("b", 1): 1.0}
+    assert reported.reported_gaps(told, "x", ["y", "z"]).to_dict() == {("a", 1): 0.5}, "b has no z"
+    assert reported.reported_gaps(told, "x", "nobody").empty
 
 
 def test_reported_cells_come_under_our_names():
@@ -118,11 +98,8 @@ def test_steadiness_compares_the_end_with_the_best_ten_rounds_and_each_side_at_i
     end = [10, 11, 12] + [14, 15, 16] + [20, 21, 22] + [17, 18, 19.0]
     scores = pd.DataFrame({"last 10": end, "best 10": [e + 3 for e in end]}, index=index)
     scores = scores.assign(roughness=1.0, rounds=200)
-    claims = {c.id.split(".")[-1]: c for c in paper.steadiness("p.figure1", scores, {"a": "A"})}
-    assert claims["C1"].effect == claims["C1a"].effect == 6 and claims["C1"].verdict == "reproduced"
-    assert (claims["C2"].effect, claims["C2"].verdict) == (-2, "not reproduced"), "three points below its best"
-    assert claims["C3"].effect == 0
-    again = paper.steadiness("p.figure1", scores, {"a": "A"}, start=4, where=" there")
-    assert [c.id for c in again] == ["p.figure1.C4", "p.figure1.C4a", "p.figure1.C5", "p.figure1.C6"]
-    assert again[0].text.endswith("over the panels there.")
-    assert paper.steadiness("p.figure1", scores.assign(rounds=20), {"a": "A"})[2].verdict == "not run", "too short"
+    found = fedlaw_plots.steadiness(scores)
+    assert found["lead"].values.tolist() == [6, 6, 6] and found["steady"].values.tolist() == [0, 0, 0]
+    assert found["kept"].values.tolist() == [-3, -3, -3], "three points below its best"
+    assert fedlaw_plots.steadiness(scores.assign(rounds=20))["kept"].values.empty, "too short"
+    assert fedlaw_plots.steadiness(scores, data="b")["lead"].values.empty

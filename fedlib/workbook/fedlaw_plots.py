@@ -110,7 +110,7 @@ def steadiness(scores: pd.DataFrame, **where) -> dict[str, Effect]:
     ours = [method for method in ("law", "law_swa") if method in wide]
     lead = best_on_other_seeds(wide[ours]) - best_on_other_seeds(wide.drop(columns=ours))
     kept = (scores["last 10"] - scores["best 10"])[scores["rounds"] >= 50]
-    rough = scores["roughness"].unstack("method")
+    rough = scores["roughness"].unstack("method").reindex(columns=["fedavg", "law"])
     return {
         "lead": Effect(lead),
         "kept": Effect(select(kept, {"method": "law"}).droplevel("method"), ("law",)),
