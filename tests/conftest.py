@@ -129,9 +129,13 @@ def write_notebook(path: Path, last="print(len(records))") -> Path:
         ),
         code("import fedlib\n\nrecords = fedlib.run(grid)", metadata={"tags": ["nbval-ignore-output"]}),
         code(
-            "from fedlib.workbook.claims import compare, show_claims\n\n"
-            "effects = {seed: [record.accuracy[-1]] for seed, record in records.items()}\n"
-            'show_claims([compare("mine.table1.C1", "It learns something.", effects)], scale)'
+            "from dataclasses import asdict\n\n"
+            "from fedlib.workbook.claims import Claim, decide\n"
+            "from fedlib.workbook.tables import show_claims\n\n"
+            "found = asdict(decide([record.accuracy[-1] for record in records.values()]))\n"
+            'text = "FedAvg learns something.", "Table 1", "paper", "effect", "points"\n'
+            'claim = Claim("mine.table1.C1", *text, grade="own", seeds=list(records), **found)\n'
+            'show_claims([claim], scale, "three seeds")'
         ),
         code("print('first', flush=True)\nprint('second', flush=True)\nseeds"),
         code(last),

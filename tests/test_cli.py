@@ -121,7 +121,7 @@ def test_plan_and_run(shell, tmp_path, notebook):
     [row] = json.loads(shell("list", notebook, "--json").stdout)
     assert (row["paper"], row["notebook"], row["title"]) == ("mine", "mine/table01_tiny", "Three runs")
     assert [(claim["id"], claim["verdict"]) for claim in row["claims"]] == [("mine.table1.C1", "reproduced")]
-    assert "reproduced      It learns something." in shell("list", notebook).stdout
+    assert "✓ reproduced (own)           FedAvg learns something." in shell("list", notebook).stdout
 
 
 def test_probes_are_printed_and_a_plan_knows_which_are_lacking(shell, notebook):

@@ -39,7 +39,7 @@ from fedlib.runs.estimate import estimate
 from fedlib.runs.execute import run_one, simulate
 from fedlib.runs.record import Record, checksum
 from fedlib.runs.store import Store
-from fedlib.workbook.paper import layer_kind, measured
+from fedlib.workbook.frames import layer_kind, probe_frame
 
 TINY = RunSpec(
     dataset="digits(shape=(1, 8, 8))", model="mlp(hidden=8)", partition="dirichlet(alpha=0.5)", clients=3, rounds=2,
@@ -518,7 +518,7 @@ def test_a_record_that_lacks_a_probe_is_run_again_and_keeps_what_it_had(tmp_path
     assert run(TINY.replace(probes="spread+histogram"), store=store).json == both[0].json, "nothing was run"
     with pytest.raises(FedlibError, match="or their probes are not in"):
         run(TINY.replace(probes="spread(rounds=(1,))"), store=store)
-    assert measured(both[0], "spread").loc[2, "tau"] == first.probe("spread")["tau"][1]
+    assert probe_frame(both[0], "spread").loc[2, "tau"] == first.probe("spread")["tau"][1]
     with pytest.raises(FedlibError, match="Unknown probe in .* 'lap'; allowed: histogram, spread"):
         both[0].probe("lap")
 

@@ -88,8 +88,7 @@ def show_rounds(page: Page) -> pd.DataFrame:
         if skip:
             apart = row.groupby(["panel", "method", "seed"])["accuracy"]
             row = row.assign(accuracy=apart.transform(lambda c: c.rolling(10, min_periods=1).mean()))
-        what = f"seed by seed{', means of ten rounds' * bool(skip)}"
-        caption = f"{page.title(data)}: FedLAW minus every other method, {what}."
+        caption = f"{page.title(data)}: FedLAW minus the others, seed by seed{', means of ten rounds' * bool(skip)}."
         page.figure(plots.leads(row, by="panel", ours="law", skip=skip), caption)
     metrics = {"first 5": lambda c: frames.first(c, 5), "last 10": lambda c: frames.last(c, 10)}
     metrics |= {"best 10": lambda c: c.rolling(min(10, len(c))).mean().max(), "last round": lambda c: c.iloc[-1]}
@@ -111,7 +110,7 @@ def steadiness(scores: pd.DataFrame, **where) -> dict[str, Effect]:
     ours = [method for method in ("law", "law_swa") if method in wide]
     lead = best_on_other_seeds(wide[ours]) - best_on_other_seeds(wide.drop(columns=ours))
     kept = (scores["last 10"] - scores["best 10"])[scores["rounds"] >= 50]
-    rough = scores["roughness"].unstack("method")
+    rough = scores["roughness"].unstack("method").reindex(columns=["fedavg", "law"])
     return {
         "lead": Effect(lead),
         "kept": Effect(select(kept, {"method": "law"}).droplevel("method"), ("law",)),

@@ -7,8 +7,6 @@ from fedlib.workbook import frames, settings, tables
 from fedlib.workbook.claims import Claim
 from fedlib.workbook.evidence import chance, fields_of
 
-HEADLINE = "application/vnd.fedlib.headline+json"  # one line on what a page stands on, kept in its first cell
-
 
 def headline(page, claims: list[Claim]) -> str:
     """Verdicts, what they stand on, how far the base method has come here and in the paper, seeds and rounds."""

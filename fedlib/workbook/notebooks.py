@@ -132,7 +132,7 @@ def shown(node: nbformat.NotebookNode, mime: str) -> list:
 
 
 def headline(node: nbformat.NotebookNode) -> str:
-    from fedlib.workbook.headline import HEADLINE
+    from fedlib.workbook.claims import HEADLINE
 
     return " · ".join(shown(node, HEADLINE))
 

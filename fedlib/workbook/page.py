@@ -11,7 +11,6 @@ page.notes()
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
@@ -21,13 +20,13 @@ from IPython.display import Markdown, display
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
 from fedlib.core.registry import choose
-from fedlib.workbook import frames, settings, tables
-from fedlib.workbook.claims import MIME, Effect, definitions, judge
+from fedlib.workbook import frames, settings
+from fedlib.workbook.claims import Effect, definitions, judge
 from fedlib.workbook.evidence import Evidence
-from fedlib.workbook.headline import HEADLINE, differences, headline
+from fedlib.workbook.headline import differences, headline
 from fedlib.workbook.reported import default_cell, printed_means, reported, reported_cells, reported_gaps
 from fedlib.workbook.statistics import interval, paired
-from fedlib.workbook.tables import at, show_table, summary
+from fedlib.workbook.tables import at, show_claims, show_table, summary
 
 COLUMNS = ("data", "alpha", "method", "seed")
 
@@ -297,10 +296,7 @@ class Page:
         if self.scale == "smoke":
             print("smoke scale: no verdicts")
             return
-        where = {"paper": self.paper, "scale": self.scale}
-        data = [where | {"exhibit": c.id.split(".")[1]} | asdict(c) for c in found]
-        shown = {"text/html": tables.claims_html(found), "text/plain": tables.claims_plain(found)}
-        display({MIME: data, HEADLINE: headline(self, found), **shown}, raw=True)
+        show_claims(found, self.scale, headline(self, found))
 
     def notes(self, *choices: str) -> None:
         """What differs from the paper's own runs, and what it leaves open: this exhibit's choices and those named."""

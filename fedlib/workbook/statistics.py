@@ -96,7 +96,7 @@ def paired(scores: pd.Series, ours, bases, lower_is_better: bool = False, censor
     sides = [[side] if isinstance(side, str) else list(side) for side in (ours, bases)]
     cell = [name for name in scores.index.names if name != "method"]
     ran = scores.reset_index("method").groupby(cell)["method"].agg(set)  # a run that diverged is there, without a value
-    wide = scores.unstack("method").reindex(columns=sides[0] + sides[1])
+    wide = scores.unstack("method", sort=False).reindex(columns=sides[0] + sides[1])
     wide = wide[[set(wide.columns) <= ran[key] for key in wide.index]]
     if wide.empty:
         return pd.Series(index=wide.index, dtype=float)

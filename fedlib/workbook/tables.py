@@ -3,12 +3,13 @@
 import html
 import re
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 from IPython.display import display
 
-from fedlib.workbook.claims import MARKS, Claim
+from fedlib.workbook.claims import HEADLINE, MARKS, MIME, Claim
 from fedlib.workbook.evidence import GRADES, PART
 from fedlib.workbook.statistics import interval
 
@@ -97,6 +98,16 @@ def at(alpha) -> str:
 
 
 # Claims.
+
+
+def show_claims(claims: list[Claim], scale: str, headline: str) -> None:
+    """Display the claims as data (for the scoreboard), HTML and text, with the line that heads the page."""
+    data = []
+    for claim in claims:
+        paper, exhibit, _ = claim.id.split(".")
+        data.append({"paper": paper, "exhibit": exhibit, "scale": scale} | asdict(claim))
+    shown = {"text/html": claims_html(claims), "text/plain": claims_plain(claims)}
+    display({MIME: data, HEADLINE: headline, **shown}, raw=True)
 
 
 def effect_text(claim: Claim) -> str:
