@@ -546,7 +546,7 @@ def test_numbers_that_do_not_come_out_again_are_refused_and_audited(tmp_path):
 
     series = honest.series | {"loss": [honest.series["loss"][0] + 1e-6, honest.series["loss"][1]]}
     store.put(edited(series=series))
-    with pytest.raises(FedlibError, match="to measure lap.spread, but the numbers moved: loss of round 1"):
+    with pytest.raises(FedlibError, match="was made again, but the numbers moved: loss of round 1"):
         run_one(TINY.replace(probes="lap"), store)
     assert store.get(TINY.id).series == series, "the old record was kept"
     tau = honest.probe("spread")["tau"]

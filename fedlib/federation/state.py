@@ -51,8 +51,9 @@ def _fits(saved: dict, spec: RunSpec, fresh: RunState | None) -> bool:
     if not 0 < saved["round"] < spec.rounds:
         return False
     due = [n for n in range(1, saved["round"] + 1) if n % spec.eval_every == 0]
-    checks = [saved["series"].get("round", []) == due, bool(machines), sections(spec.probes).keys() <= probes.keys()]
-    checks += [clients.keys() <= set(range(spec.clients))]
+    wanted = sections(spec.probes).items()
+    checks = [probes.get(text, {}).get("revision") == one["revision"] for text, one in wanted]
+    checks += [saved["series"].get("round", []) == due, bool(machines), clients.keys() <= set(range(spec.clients))]
     checks += [aligned(series) for series in (saved["series"], *(one.get("series") for one in probes.values()))]
     if fresh:
         checks += [saved["partition"] == fresh.partition]

@@ -201,7 +201,7 @@ class Record:
 def misshapen(body: dict) -> str:
     """The first part of a record that is missing or of the wrong kind, or nothing."""
     for name, kind in (PARTS | (MEASUREMENT if "measurement" in body else RUN)).items():
-        if not isinstance(body.get(name), kind):
+        if name not in body or not isinstance(body[name], kind):
             return name
     if "measurement" in body:
         return ""
@@ -210,8 +210,8 @@ def misshapen(body: dict) -> str:
         "status": status in ("ok", "diverged", "partial"),
         "rounds_done": isinstance(body.get("rounds_done"), int if status == "partial" else NOTHING),
         "error": bool(error) == (status == "diverged")
-        and isinstance(error.get("message", ""), str)
-        and isinstance(error.get("round", 0), int),
+        and isinstance(error.get("message"), str if error else NOTHING)
+        and isinstance(error.get("round"), int if error else NOTHING),
         "summary": all(isinstance(v, NUMBER) for v in (body["summary"] or {}).values()),
         "series": aligned(body["series"]),
         "partition": isinstance(split.get("fingerprint"), str) and isinstance(split.get("sizes"), list),
