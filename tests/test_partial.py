@@ -17,11 +17,12 @@ import torch
 from conftest import FEDLIB, write_notebook
 from test_crash import ENDLESS, numbers, started
 
+from fedlib.core.device import describe_machine as environment
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import environment, simulate
 from fedlib.runs import engine
 from fedlib.runs.audit import compare
+from fedlib.runs.execute import simulate
 from fedlib.runs.measures import Measure
 from fedlib.runs.partial import common_rounds, how_far
 from fedlib.runs.store import ROOT, Record, Store, checksum, committed, default_store
