@@ -52,6 +52,17 @@ def start(tmp_path, environment):
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.fixture(scope="session")
+def local_ray():
+    """Tests that need Ray are skipped where it does not start, as on a very busy machine."""
+    pytest.importorskip("ray")
+    from fedlib.runs.worker import call
+
+    code, why = call("fedlib.runs.ray", "init", "local", seconds=60)
+    if code != 0:
+        pytest.skip(f"Ray does not start here: {why}")
+
+
 class Stop(Exception):
     pass
 

@@ -153,7 +153,9 @@ def called(driver: int, module: str, function: str, arguments: tuple) -> None:
         getattr(importlib.import_module(module), function)(*arguments)
     except BaseException as error:
         code = 2 if isinstance(error, FedlibError) else 1
-        print(f"\n{in_words(error.__cause__ or error)}", file=sys.stderr, flush=True)
+        while error.__cause__:
+            error = error.__cause__
+        print(f"\n{in_words(error)}", file=sys.stderr, flush=True)
     os._exit(code)  # whatever threads are left
 
 
