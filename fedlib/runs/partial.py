@@ -28,7 +28,7 @@ def setting(record: Record) -> tuple:
 
 def how_far(records: Iterable[Record]) -> str:
     """Sentences on how far half-done runs are, such as "62 to 140 of 200 rounds"; nothing if there are none."""
-    runs = [record for record in records if isinstance(record.spec, RunSpec) and record.status != "diverged"]
+    runs = {r.id: r for r in records if isinstance(r.spec, RunSpec) and r.status != "diverged"}.values()
     begun = [record for record in runs if not record.waiting]
     sentences = []
     if any(record.partial for record in begun):
