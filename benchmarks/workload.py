@@ -30,14 +30,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlib.algorithms import Algorithm, Client, Round
-from fedlib.layout import FlatModel, gather, matrix
+from fedlib.core.device import one_thread
+from fedlib.core.layout import FlatModel, gather, matrix
+from fedlib.core.optimizers import OPTIMIZERS
+from fedlib.core.random import stream
+from fedlib.core.spec import RunSpec
+from fedlib.federation.training import train
 from fedlib.models import MODELS
 from fedlib.models.base import Net
-from fedlib.optimizers import OPTIMIZERS
-from fedlib.random import stream
-from fedlib.simulation import one_thread
-from fedlib.spec import RunSpec
-from fedlib.training import train
 
 SHAPE = {"mlp": (784,), "cnn": (3, 32, 32), "resnet20": (3, 32, 32)}
 SEPARATION = {"mlp": 0.1, "cnn": 0.5, "resnet20": 0.5}

@@ -9,11 +9,13 @@ from torch import nn
 
 import fedlib
 from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel
+from fedlib.core.device import one_thread
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel
+from fedlib.core.spec import RunSpec
+from fedlib.federation.federation import Federation
 from fedlib.models import build
-from fedlib.simulation import Federation, one_thread, simulate
-from fedlib.spec import RunSpec
+from fedlib.runs.execute import simulate
 
 TINY = RunSpec(
     dataset="digits", model="mlp(hidden=8)", partition="dirichlet(alpha=0.5)", subset=200, test_subset=100, clients=4,
@@ -34,11 +36,11 @@ def trained(spec: RunSpec) -> torch.Tensor:
     """The global parameters after the run, unrounded."""
     with one_thread():
         fed, algorithm, memory = Federation(spec), Algorithm(spec.algorithm), {}
-        run = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone(), "clients": {}, "broadcast": {}}
+        run = fed.start()
         for number in range(1, spec.rounds + 1):
             r = fed.train_cohort(number, algorithm, run, {})
-            run["theta"], run["buffers"] = algorithm.aggregate(r, memory)
-    return run["theta"]
+            run.theta, run.buffers = algorithm.aggregate(r, memory)
+    return run.theta
 
 
 def states(*values) -> list[dict]:
@@ -84,18 +86,19 @@ def test_feddyn_client_without_strength_or_at_the_start_is_fedavgs(variant):
 
 def test_feddyn_server_by_hand():
     # Two of four clients: h/alpha = -(1/4) * (1 + 3) = -1, so the mean 2 becomes 3.
-    first = fedlib.aggregate("feddyn", *states([0.0]), states([1.0], [3.0]), sizes=[1, 9], clients=4)
+    some = dict(sizes=[1, 9], clients=4, trained=True)
+    first = fedlib.aggregate("feddyn", *states([0.0]), states([1.0], [3.0]), **some)
     close(first.state_dict["w"], [2.0 + 1.0])
-    second = fedlib.aggregate("feddyn", first.state_dict, states([4.0], [6.0]), [1, 9], clients=4, state=first.state)
+    second = fedlib.aggregate("feddyn", first.state_dict, states([4.0], [6.0]), state=first.state, **some)
     close(second.state_dict["w"], [5.0 + 1.0 + (1 + 3) / 4])
-    off = fedlib.aggregate("feddyn(alpha=0)", *states([0.0]), states([1.0], [3.0]), sizes=[1, 9], clients=4)
+    off = fedlib.aggregate("feddyn(alpha=0)", *states([0.0]), states([1.0], [3.0]), **some)
     close(off.state_dict["w"], [2.0])
 
 
 def test_feddyn_released_takes_the_first_clients_buffers():
     one, two = nn.BatchNorm1d(2).state_dict(), nn.BatchNorm1d(2).state_dict()
     two["running_mean"] = torch.tensor([4.0, 8.0])
-    result = fedlib.aggregate("feddyn(variant=released)", one, [two, one], sizes=[1, 3])
+    result = fedlib.aggregate("feddyn(variant=released)", one, [two, one], sizes=[1, 3], trained=True)
     assert result.state_dict["running_mean"].tolist() == [4.0, 8.0]
 
 
@@ -301,12 +304,12 @@ def test_state_is_kept_for_the_clients_that_took_part_and_no_others():
     """What 1,000 clients would hold is a multiple of this: one model's length each, once they have been drawn."""
     spec = TINY.replace(clients=8, participation=0.25, algorithm="scaffold+feddyn")
     fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
-    run = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone(), "clients": {}, "broadcast": {}}
+    run = fed.start()
     drawn = set()
     for number in (1, 2):
         drawn |= set(fed.train_cohort(number, algorithm, run, {}).ids)
-        assert set(run["clients"]) == drawn
-    for kept in run["clients"].values():
+        assert set(run.clients) == drawn
+    for kept in run.clients.values():
         assert {name: len(vector) for name, vector in kept.items()} == dict.fromkeys(
             ("scaffold", "feddyn"), fed.flat.layout.size
         )

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from fedlib import cohort, simulation
 from fedlib.algorithms import Algorithm
-from fedlib.layout import FlatModel
+from fedlib.core.layout import FlatModel
+from fedlib.core.spec import RunSpec
+from fedlib.federation import cohort, simulation
+from fedlib.federation.federation import Federation
 from fedlib.models import build
-from fedlib.simulation import Federation, simulate
-from fedlib.spec import RunSpec
+from fedlib.runs.execute import simulate
 
 BASE = RunSpec(
     dataset="digits(shape=(3, 32, 32))", model="mlp(hidden=16)", partition="dirichlet(alpha=0.5)", subset=150,
@@ -19,7 +20,7 @@ BASE = RunSpec(
 def trained(spec: RunSpec, at_once: bool, monkeypatch):
     monkeypatch.setattr(simulation, "together", lambda *_: at_once)
     fed, logs = Federation(spec), {}
-    run = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone(), "clients": {}, "broadcast": {}}
+    run = fed.start()
     r = fed.train_cohort(2, Algorithm(spec.algorithm), run, logs)
     return r.thetas.clone(), r.ids, logs["train_loss"]
 

@@ -12,10 +12,9 @@ import psutil
 import pytest
 from conftest import FEDLIB
 
-from fedlib.engine import run_one
-from fedlib.simulation import simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Store
+from fedlib.core.spec import RunSpec
+from fedlib.runs.execute import run_one, simulate
+from fedlib.runs.store import Store
 
 LONG = RunSpec(
     dataset="digits", model="mlp(hidden=64)", partition="shards", algorithm="fedlap", rounds=120, local_epochs=3,
@@ -171,5 +170,5 @@ def test_a_checkpoint_of_another_version_or_run_is_not_used(tmp_path, monkeypatc
     other = Store(tmp_path).checkpoint("two")
     shutil.copy(checkpoint.path, other.path)
     assert other.load() is None
-    monkeypatch.setattr("fedlib.store.FORMAT", 2)
+    monkeypatch.setattr("fedlib.runs.store.FORMAT", 2)
     assert checkpoint.load() is None

@@ -20,9 +20,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from fedlib import data
+from fedlib.core.errors import FedlibError
 from fedlib.data import formats, sources
 from fedlib.data.images import small_digits
-from fedlib.errors import FedlibError
 
 REAL = data.data_dir()  # before any test points elsewhere
 

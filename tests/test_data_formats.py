@@ -22,8 +22,8 @@ from scipy.io import savemat
 from scipy.sparse import csr_matrix
 
 from fedlib import RunSpec, data
-from fedlib.data import sources, text
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
+from fedlib.data import formats, sources, text
 
 RNG = np.random.default_rng(0)
 
@@ -400,9 +400,53 @@ def test_the_inventory_has_every_data_set_and_how_to_obtain_it(folder):
 
 def test_a_file_with_too_few_samples_is_named(folder):
     for part in ("train", "test"):
-        write_csv(folder / "ag_news_csv" / f"{part}.csv", [[1, "a", "b"]])
+        write_csv(folder / "sogou_news_csv" / f"{part}.csv", [[1, "a", "b"]])
     with pytest.warns(UserWarning, match=r"\(1, 1\) training and test samples"), pytest.raises(FedlibError):
-        data.get("ag_news", progress=False)
+        data.get("sogou_news", progress=False)
+
+
+def test_files_that_unpack_to_gigabytes_are_refused_early(folder, small, monkeypatch):
+    """Small files of zeros, which pack well; what is allowed is made as small."""
+    monkeypatch.setattr(formats, "UNPACKED", 1 << 20)
+    (folder / "MNIST" / "raw").mkdir(parents=True)
+    for name in formats.IDX:
+        with gzip.open(folder / "MNIST" / "raw" / f"{name}.gz", "wb") as file:
+            file.write(bytes(2 << 20))
+    (folder / "usps").mkdir()
+    np.savez_compressed(folder / "usps" / "usps.npz", x_train=np.zeros(2 << 20, np.uint8))
+    (folder / "amazon_review").mkdir()
+    with gzip.open(folder / "amazon_review" / "reviews.jsonl.gz", "wb") as file:
+        file.write(b" " * (2 << 20))
+    for name in ("mnist", "usps", "amazon_reviews"):
+        assert sum(p.stat().st_size for p in folder.rglob("*.*z")) < 1 << 16
+        with pytest.warns(UserWarning, match="unpacks to "), pytest.raises(FedlibError, match="was not found"):
+            data.get(name, progress=False)
+
+
+def test_a_kept_file_that_unpacks_to_more_than_it_is_was_not_written_here(folder, small, monkeypatch):
+    write_cifar100(folder / "cifar-100-python")
+    assert len(small("cifar100", 30, 10).y_train) == 30
+    with np.load(folder / "cifar100.npz") as file:
+        arrays = dict(file)
+    np.savez_compressed(folder / "cifar100.npz", **arrays | {"x_train": np.zeros((1 << 20, 3), np.uint8)})
+    monkeypatch.setattr(np, "load", None)  # nothing of it is read
+    with pytest.warns(UserWarning, match="is damaged and is rebuilt"):
+        assert sources._read_cache(data.DATASETS.make("cifar100").source) is None
+
+
+def test_labels_beyond_the_classes_are_refused(folder, small):
+    for part in ("train", "test"):
+        write_csv(folder / "sogou_news_csv" / f"{part}.csv", [[9, "a", "b"]])
+    with pytest.raises(FedlibError, match="has the label 8, but 5 classes"):
+        small("sogou_news", 1, 1)
+
+
+def test_other_matlab_files_are_refused_before_they_are_unpacked(folder, small):
+    (folder / "SynthDigits").mkdir()
+    for part in ("train", "test"):
+        savemat(folder / "SynthDigits" / f"synth_{part}_32x32.mat", {"X": np.zeros((64, 64, 3, 2), np.uint8), "y": [1]})
+    with pytest.warns(UserWarning, match="does not hold X"), pytest.raises(FedlibError, match="was not found"):
+        small("syn(part=ganin)", 2, 2)
 
 
 # ---------------------------------------------------------------- use in a run

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from fedlib.algorithms import Algorithm
-from fedlib.engine import run
-from fedlib.errors import FedlibError
-from fedlib.simulation import Federation, simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Store
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import RunSpec
+from fedlib.federation.federation import Federation
+from fedlib.runs.engine import run
+from fedlib.runs.execute import simulate
+from fedlib.runs.store import Store
 
 TINY = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", rounds=2)
 
@@ -84,7 +85,7 @@ def many(clients: int, **changes) -> RunSpec:
 def test_clients_that_do_not_take_part_cost_nothing():
     def calls(clients: int) -> int:
         fed, algorithm = Federation(many(clients)), Algorithm("fedavg")
-        state = {"clients": {}, "broadcast": {}, "theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone()}
+        state = fed.start()
         for number in (1, 2):  # what the first of all rounds does besides is done once
             profile = cProfile.Profile()
             profile.runcall(fed.train_cohort, number, algorithm, state, {})

@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from fedlib.errors import FedlibError
-from fedlib.measures import Measure
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import Measure
 
 flwr = pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from fedlib.aggregation import aggregate  # noqa: E402
-from fedlib.flower import Strategy, on_server, simulate  # noqa: E402
-from fedlib.spec import RunSpec  # noqa: E402
+from fedlib.core.spec import RunSpec  # noqa: E402
+from fedlib.federation.aggregation import aggregate  # noqa: E402
+from fedlib.runs.flower import Strategy, on_server, simulate  # noqa: E402
 
 METHODS = ("fedavg", "fedprox(mu=0.1)+awa+lws", "feddisco", "fedadam")
 
@@ -66,7 +66,8 @@ def test_a_method_that_remembers_does(models):
     for number in (1, 2):
         strategy.sent = start
         arrays, _ = strategy.aggregate_train(number, replies(clients, [1, 1, 1]))
-        expected = aggregate("fedadam(lr=0.1)", start, clients, [1, 1, 1], state=state, round=number).state_dict
+        result = aggregate("fedadam(lr=0.1)", start, clients, [1, 1, 1], state=state, round=number)
+        expected, state = result.state_dict, result.state
         for name, tensor in arrays.to_torch_state_dict().items():
             torch.testing.assert_close(tensor, expected[name])
     fresh = aggregate("fedadam(lr=0.1)", start, clients, [1, 1, 1]).state_dict

@@ -15,10 +15,10 @@ from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 from nbclient import NotebookClient
 
-from fedlib import kernels
+from fedlib.workbook import kernels
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels are forked on Linux only")
-FEW = ["fedlib.kernels", "ipykernel.kernelapp", "torch"]  # starts sooner than with all of WARM
+FEW = [kernels.__name__, "ipykernel.kernelapp", "torch"]  # starts sooner than with all of WARM
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +190,7 @@ def test_where_the_warm_process_cannot_start_kernels_are_ordinary(start, tmp_pat
 ASKS = """
 import os, sys
 sys.path.insert(0, {tests!r})
-from fedlib import kernels
+from fedlib.workbook import kernels
 from test_kernels import FEW, Kernel
 kernels.WARM = FEW
 kernels.use_forked_kernels()

@@ -14,12 +14,14 @@ from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client, Round
 from fedlib.algorithms import clip2fl as clips
 from fedlib.algorithms.creff import classifier, generator, gradient, mismatch, with_one
 from fedlib.algorithms.fpl import class_means, finch, infonce
+from fedlib.core.device import one_thread
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, Layout
+from fedlib.core.spec import RunSpec
 from fedlib.data import load
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, Layout
+from fedlib.federation.federation import Federation
 from fedlib.models import build
-from fedlib.simulation import Federation, one_thread, simulate
-from fedlib.spec import RunSpec
+from fedlib.runs.execute import simulate
 
 TINY = RunSpec(
     dataset="digits(shape=(1, 8, 8))", model="mlp(hidden=16)", partition="dirichlet(alpha=0.5)", subset=200,
@@ -131,6 +133,7 @@ def test_creff_server_matches_re_trains_and_leaves_the_average_alone():
     form, runs = "creff(features=8, steps=150, epochs=200, classifier_lr=0.1)", {}
     for number in (1, 2):
         result = fedlib.aggregate(form, w, [w, w], [1, 3], uploads={"creff": list(sent)}, state=runs, round=number)
+        runs = result.state
         assert all(torch.equal(result.state_dict[name], t) for name, t in w.items()), "what is broadcast"
         if number == 1:
             phi, v = runs["creff"]["classifier"].clone(), runs["creff"]["features"].clone()
@@ -169,11 +172,11 @@ def trained(spec: RunSpec) -> torch.Tensor:
     """The global parameters that would be broadcast after the run."""
     with one_thread():
         fed, algorithm, memory = Federation(spec), Algorithm(spec.algorithm), {}
-        run = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone(), "clients": {}, "broadcast": {}}
+        run = fed.start()
         for number in range(1, spec.rounds + 1):
             r = fed.train_cohort(number, algorithm, run, {})
-            run["theta"], run["buffers"] = algorithm.aggregate(r, memory)
-    return run["theta"]
+            run.theta, run.buffers = algorithm.aggregate(r, memory)
+    return run.theta
 
 
 def test_creff_trains_as_fedavg_does_and_is_evaluated_otherwise():

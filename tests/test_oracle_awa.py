@@ -44,5 +44,6 @@ def test_oracle_fedawa_carries_weights_by_position(name):
         torch.testing.assert_close(result.weights, torch.tensor(r["lambda_used"]), rtol=1e-4, atol=1e-4)
         # The reference writes T back to the clients of the cohort. (Its "T_out" shows the last round's in every round.)
         after = torch.tensor([r["size_weights_global_after"][k] for k in chosen])
+        memory = result.state
         torch.testing.assert_close(memory["awa"]["T"][0].float(), after, rtol=1e-4, atol=1e-4)
         close(result.state_dict, r["new_global"])

@@ -40,7 +40,7 @@ def test_a_bad_file_is_named_in_one_sentence(plugin, shell):
     assert done.returncode and "cosine.py cannot be loaded: ZeroDivisionError" in done.stderr
     assert "Traceback" not in done.stderr
     done = shell("algorithms", FEDLIB_PLUGINS="missing.py")
-    assert "missing.py, which is no file" in done.stderr and "Traceback" not in done.stderr
+    assert "'missing.py', which is no file" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

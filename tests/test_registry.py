@@ -3,8 +3,8 @@
 import pytest
 
 from fedlib.algorithms import ALGORITHMS, Algorithm
-from fedlib.errors import FedlibError
-from fedlib.registry import parse
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import parse
 
 
 def test_a_name_is_given_once():

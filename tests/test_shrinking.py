@@ -11,10 +11,10 @@ from torch import nn
 import fedlib
 from fedlib import RunSpec
 from fedlib.algorithms import ALGORITHMS, Algorithm
-from fedlib.errors import FedlibError
-from fedlib.layout import Layout
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Layout
 from fedlib.models import build
-from fedlib.simulation import simulate
+from fedlib.runs.execute import simulate
 
 # Two layers, three numbers: ||w|| is 5 and 2; the two clients' updates are (2, 0), (0, 0) and 2, 0.
 GLOBAL = {"a.weight": torch.tensor([3.0, 4.0]), "b.weight": torch.tensor([2.0])}
@@ -162,12 +162,11 @@ def test_oracle_gamma_finds_the_best_factor(share, gamma):
 
 
 def test_awd_by_hand_over_two_rounds():
-    memory = {}
     step = (2**0.5) / (29**0.5)  # ||g|| / ||w||
     first = 0.9 * 0.1 * step
-    _, out = outcome("awd(strength=0.1)", state=memory)
+    result, out = outcome("awd(strength=0.1)")
     torch.testing.assert_close(out, torch.tensor([4.0, 4.0, 3.0]) - first * torch.tensor([3.0, 4.0, 2.0]))
-    result, _ = outcome("awd(strength=0.1)", state=memory)
+    result, _ = outcome("awd(strength=0.1)", state=result.state)
     assert result.factors["decay"] == pytest.approx(0.1 * first + first)
 
 
@@ -282,7 +281,8 @@ def two_rounds(algorithm: str) -> list[float]:
     w, seen, memory = 0.0, [], {}
     for _ in range(2):
         anchor, client = {"w": torch.tensor([w])}, {"w": torch.tensor([w + 1])}
-        w = float(outcome(algorithm, anchor, [client], state=memory)[1])
+        result, w = outcome(algorithm, anchor, [client], state=memory)
+        w, memory = float(w), result.state
         seen.append(w)
     return seen
 

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 
 from fedlib.algorithms.base import Client, Local, last_layers, register
-from fedlib.errors import FedlibError
-from fedlib.layout import gather
-from fedlib.random import stream
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import gather
+from fedlib.core.random import stream
 
 WINDOW, CALM, MOST = 10, 0.1, 100  # converged: ten losses in a row deviate by less than 0.1; we stop at 100 passes
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Products, Round, Weighting, register
-from fedlib.errors import FedlibError
-from fedlib.optimizers import OPTIMIZERS
+from fedlib.core.errors import FedlibError
+from fedlib.core.optimizers import OPTIMIZERS
 
 TINY = 1e-100  # keeps a vector of zeros from dividing by zero
 MOST_STEPS = 20_000  # of an optimisation that does not settle

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedlib.errors import FedlibError
-from fedlib.layout import Layout
-from fedlib.registry import Registry, written
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Layout
+from fedlib.core.registry import Registry, written
 
 ALGORITHMS = Registry("algorithm")
 register = ALGORITHMS.register
@@ -325,6 +325,9 @@ class Algorithm:
         for part in self.servers:
             theta = part.evaluated(theta, layout, memory.get(part.name, {}))
         return theta
+
+
+ALGORITHMS.compose = Algorithm
 
 
 def last_layers(layout: Layout, count: int, method: str) -> list:

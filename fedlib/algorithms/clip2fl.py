@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedlib._torchvision import torchvision
 from fedlib.algorithms.base import Batch, Client, Round, register
 from fedlib.algorithms.creff import CReFF
+from fedlib.core.errors import FedlibError
+from fedlib.core.torchvision_import import torchvision
 from fedlib.data import Dataset, data_dir
-from fedlib.errors import FedlibError
 
 
 @register("clip2fl")

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.algorithms.base import Client, Local, Round, Server, register
-from fedlib.errors import FedlibError
-from fedlib.layout import Layout
-from fedlib.random import stream, torch_seed
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Layout
+from fedlib.core.random import stream, torch_seed
 
 DRAWS, DRAWN = 10, 32  # as released: how often a client draws images of a class, and how many at most
 
@@ -61,7 +61,7 @@ class CReFF(Local, Server):
         v = r.state.get("features")
         if v is None:
             shape = len(phi), self.features, r.layout.classifier.entries[0].shape[1]
-            v = torch.randn(shape, generator=generator(r, self.name)).to(phi.device)
+            v = torch.randn(shape, generator=generator(r, self.name)).to(phi)
         for _ in range(self.steps):
             v.requires_grad_()
             loss = self.objective(r, v, phi, real)
@@ -81,9 +81,9 @@ class CReFF(Local, Server):
     def retrain(self, r: Round, v: Tensor, phi: Tensor) -> Tensor:
         """A new classifier from nn.Linear's start, by plain SGD on the federated features."""
         rng = generator(r, f"{self.name} classifier", r.number)
-        phi = ((2 * torch.rand(phi.shape, generator=rng) - 1) / v.shape[2] ** 0.5).to(v.device)
+        phi = ((2 * torch.rand(phi.shape, generator=rng) - 1) / v.shape[2] ** 0.5).to(v)
         z = with_one(v.flatten(0, 1), phi)
-        target = torch.eye(len(phi), device=v.device).repeat_interleave(self.features, 0)
+        target = torch.eye(len(phi)).to(v).repeat_interleave(self.features, 0)
         for _ in range(self.epochs):
             for i in torch.randperm(len(z), generator=rng).to(v.device).split(self.batch):
                 error = (z[i] @ phi.T).softmax(1) - target[i]

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fedlib.algorithms.base import Round, register
 from fedlib.algorithms.proxy import OnProxy, mode, proxy_stream
-from fedlib.errors import FedlibError
-from fedlib.layout import Entry, gather
-from fedlib.optimizers import OPTIMIZERS
-from fedlib.random import torch_seed
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Entry, gather
+from fedlib.core.optimizers import OPTIMIZERS
+from fedlib.core.random import torch_seed
 
 PAPER = {"epochs": 100, "optimizer": "adam(beta1=0.5)", "lr": 0.001}  # no lr in the paper: FedDF's own
 RELEASED = {"epochs": 20, "optimizer": "sgd(momentum=0.9, weight_decay=0.0005)", "lr": 0.08}

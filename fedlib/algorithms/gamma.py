@@ -6,7 +6,8 @@ from torch import Tensor
 
 from fedlib.algorithms.base import Round, Server, register
 from fedlib.algorithms.lws import spread
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
+from fedlib.models.base import evaluate
 
 
 @register("gamma")
@@ -56,8 +57,6 @@ class OracleGamma(Server):
             raise FedlibError("oracle_gamma(…) needs 0 < low < high and a positive precision.")
 
     def step(self, r: Round) -> Tensor:
-        from fedlib.training import evaluate  # late: training builds on the algorithms
-
         flat, (x, y) = r.need("model", "test")
 
         def loss(gamma: float) -> float:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Round, Server, register
-from fedlib.errors import FedlibError
-from fedlib.layout import Entry, Layout
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Entry, Layout
 
 TRANSFORMER = re.compile(r"\b(?:blocks|transformer\.layers)\.(\d+)\.")
 
@@ -53,8 +53,8 @@ class LWS(Server):
 
     def shrink(self, new: Tensor, old: Tensor, gamma: float) -> None:
         """Eq. 3 in place: new = old + step; gamma scales the step (opt), the old weights (reg) or both."""
-        felt = {"both": new, "opt": new - old, "reg": old}[self.terms]
-        new.sub_(felt, alpha=1 - gamma)
+        scaled_part = {"both": new, "opt": new - old, "reg": old}[self.terms]
+        new.sub_(scaled_part, alpha=1 - gamma)
 
     def groups(self, layout: Layout) -> list[tuple[str, slice, slice]]:
         """What shares one gamma: (name, slice of the parameters, slice of the buffers)."""

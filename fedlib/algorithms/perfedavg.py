@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.algorithms.base import Algorithm, Batch, Client, Local, register
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("perfedavg")

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Round, Server
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel
-from fedlib.optimizers import OPTIMIZERS
-from fedlib.random import stream, torch_seed
-from fedlib.registry import written
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel
+from fedlib.core.optimizers import OPTIMIZERS
+from fedlib.core.random import stream, torch_seed
+from fedlib.core.registry import written
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import Registry
 from fedlib.data import sources
-from fedlib.errors import FedlibError
-from fedlib.registry import Registry
 
 DATASETS = Registry("data set")
 
@@ -58,6 +58,10 @@ class Files:
 
     def load(self, progress: bool = True) -> Dataset:
         arrays, where = self.arrays(progress)
+        for part in ("train", "test"):  # not all that users may have is pinned by a checksum
+            if (most := int(arrays[f"y_{part}"].max())) >= len(self.class_names):
+                wrong = f"{self.name} from {where} has the label {most}, but {len(self.class_names)} classes"
+                raise FedlibError(f"{wrong}: delete {self.source.cache} and fetch its files again.")
         tensors = {k: torch.from_numpy(a).long() if k[0] != "x" else self.samples(a) for k, a in arrays.items()}
         return Dataset(
             name=self.name, classes=len(self.class_names), class_names=self.class_names, source=where,

@@ -4,16 +4,19 @@ import bz2
 import gzip
 import io
 import json
+import math
 import pickle
+import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
+from fedlib.core.errors import FedlibError
 from fedlib.data.sources import KEYS, Arrays, Form, found
-from fedlib.errors import FedlibError
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+UNPACKED = 1 << 28  # bytes: five times the largest packed file that is read
 CIFAR_BINARY = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
 
 
@@ -23,10 +26,27 @@ def of_both(read: Callable, train, test) -> Arrays:
     return dict(zip(KEYS, (x_train, np.asarray(y_train, np.uint8), x_test, np.asarray(y_test, np.uint8)), strict=True))
 
 
+def unpacked(path: Path) -> bytes:
+    """A whole file, plain or gzipped. A few bytes can unpack to as many gigabytes: not here."""
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        raw = file.read(UNPACKED + 1)
+    if len(raw) > UNPACKED:
+        raise FedlibError(f"{path} unpacks to more than {UNPACKED >> 20} MB, as no data set here does; fetch it again.")
+    return raw
+
+
+def load_npz(path: Path):
+    """The arrays of an npz file, as ``np.load`` gives them, if they are not many times too large."""
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > UNPACKED:
+        raise FedlibError(f"{path} unpacks to {size >> 20} MB, as no data set here does; fetch it again.")
+    return np.load(path, allow_pickle=False)
+
+
 def read_idx(path: Path) -> np.ndarray:
     """One idx file of bytes (the MNIST format), plain or gzipped."""
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-        raw = file.read()
+    raw = unpacked(path)
     dims = raw[3] if len(raw) > 3 and raw[:3] == b"\0\0\x08" else 0
     shape = np.frombuffer(raw, ">u4", dims, 4).astype(int) if len(raw) >= 4 + 4 * dims else ()
     if not dims or len(raw) != 4 + 4 * dims + np.prod(shape):
@@ -93,8 +113,11 @@ def read_mat(train: str, test: str):
     """A reader of Matlab files with X (32, 32, 3, n) and y (n, 1), in SVHN with label 10 for the digit 0."""
 
     def read(path: Path):
-        from scipy.io import loadmat
+        from scipy.io import loadmat, whosmat
 
+        shapes = {name: (kind, *shape) for name, shape, kind in whosmat(path)}
+        if shapes.get("X", ())[:4] != ("uint8", 32, 32, 3) or math.prod(shapes["X"][4:]) > 1_000_000:
+            raise FedlibError(f"{path} does not hold X, at most a million colour images of 32 by 32 bytes.")
         entries = loadmat(path, variable_names=["X", "y"])
         return np.ascontiguousarray(entries["X"].transpose(3, 2, 0, 1)), entries["y"].ravel() % 10
 
@@ -120,7 +143,7 @@ def read_usps_text(folder: Path) -> Arrays:
 
 def read_usps_npz(folder: Path) -> Arrays:
     """The values of the same digits that come with "The Elements of Statistical Learning", in thousandths."""
-    with np.load(folder / "usps.npz", allow_pickle=False) as file:
+    with load_npz(folder / "usps.npz") as file:
         return {k: usps_pixels(file[k]) if k[0] == "x" else file[k] for k in KEYS}
 
 
@@ -128,9 +151,12 @@ def pixels(files: Iterable, side: int) -> np.ndarray:
     """Image files of whatever mode and size as RGB bytes (n, 3, side, side)."""
     from PIL import Image
 
-    images = [Image.open(file).convert("RGB") for file in files]
-    images = [i if i.size == (side, side) else i.resize((side, side), Image.Resampling.BILINEAR) for i in images]
-    return np.stack([np.asarray(i) for i in images]).transpose(0, 3, 1, 2)
+    def array(file) -> np.ndarray:  # one by one: before it is resized a picture may be large
+        image = Image.open(file).convert("RGB")
+        small = image if image.size == (side, side) else image.resize((side, side), Image.Resampling.BILINEAR)
+        return np.asarray(small)
+
+    return np.stack([array(file) for file in files]).transpose(0, 3, 1, 2)
 
 
 def labelled(files: list[tuple[Path, int]], side: int) -> tuple[np.ndarray, list[int]]:
@@ -175,7 +201,7 @@ def read_tiny_npz(folder: Path) -> Arrays:
     """The original JPEG files of a subset, one after another in one array each for training and validation."""
 
     def read(name: str):
-        with np.load(folder / name, allow_pickle=False) as file:
+        with load_npz(folder / name) as file:
             raw, ends, labels = file["jpeg"].tobytes(), file["offset"].tolist(), file["label"]
         return pixels((io.BytesIO(raw[a:b]) for a, b in zip(ends, ends[1:], strict=False)), 64), labels
 
@@ -195,7 +221,7 @@ def read_sheets(train: int, test: int, test_name: str = "test"):
     """A reader of WebP sheets, that many for training and test, beside the labels in one npz file."""
 
     def read(folder: Path, name: str, count: int):
-        with np.load(folder / "labels.npz", allow_pickle=False) as labels:
+        with load_npz(folder / "labels.npz") as labels:
             y = labels[f"y_{name}"]
         x = np.concatenate([sheet(folder / f"{name}_{k:02d}.webp") for k in range(count)])
         n = min(len(x), len(y))  # the last row may not be full; labels may go on

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.core.errors import FedlibError
 from fedlib.data.base import DATASETS, Dataset, Files
 from fedlib.data.formats import (
     CIFAR_BINARY,
@@ -25,7 +26,6 @@ from fedlib.data.formats import (
     sheets,
 )
 from fedlib.data.sources import Form, Source, Way, debian, npm, torchvision_archive, torchvision_files, torchvision_idx
-from fedlib.errors import FedlibError
 
 DIGITS = tuple("0123456789")
 

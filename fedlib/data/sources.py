@@ -24,8 +24,9 @@ import numpy as np
 from filelock import FileLock
 from tqdm import tqdm
 
-from fedlib._torchvision import torchvision
-from fedlib.errors import FedlibError
+from fedlib.core import environment
+from fedlib.core.errors import FedlibError
+from fedlib.core.torchvision_import import torchvision
 
 Arrays = dict[str, np.ndarray]
 KEYS = ("x_train", "y_train", "x_test", "y_test")  # images (n, channels, height, width) or words (n, length); labels
@@ -35,7 +36,7 @@ PATIENCE = 3.0  # seconds for a server to answer at all; offline must fail fast
 
 def data_dir() -> Path:
     """``FEDLIB_DATA``, or the user's cache."""
-    return Path(os.environ.get("FEDLIB_DATA") or CACHE).expanduser()
+    return environment.data() or Path(CACHE).expanduser()
 
 
 def cache_dir() -> Path:
@@ -209,6 +210,9 @@ def _read_cache(source: Source) -> tuple[Arrays, str] | None:
     if not source.cache.exists():
         return None
     try:
+        with zipfile.ZipFile(source.cache) as archive:  # _write packs nothing, so nothing unpacks to more
+            if sum(member.file_size for member in archive.infolist()) > source.cache.stat().st_size:
+                raise FedlibError(f"{source.cache} is not what was written.")
         with np.load(source.cache, allow_pickle=False) as file:
             arrays = {k: file[k] for k in file.files if k not in ("source", "digest")}
             recorded, where = str(file["digest"]), str(file["source"])

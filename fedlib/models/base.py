@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedlib.errors import FedlibError
-from fedlib.registry import Registry
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import Registry
 
 MODELS = Registry("model")
 
@@ -51,3 +51,15 @@ def flat(net: nn.Module, shape: tuple[int, ...]) -> int:
         size = net.maps(torch.zeros(1, *shape)).shape[1]
     net.train()
     return size
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, x: Tensor, y: Tensor, batch: int = 1000) -> tuple[float, float]:
+    """(accuracy, mean cross-entropy) in eval mode, in large batches."""
+    model.eval()
+    correct, loss = 0, 0.0
+    for xb, yb in zip(x.split(batch), y.split(batch), strict=True):
+        logits = model(xb)
+        correct += int((logits.argmax(1) == yb).sum())
+        loss += float(F.cross_entropy(logits, yb, reduction="sum"))
+    return correct / len(y), loss / len(y)

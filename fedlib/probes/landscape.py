@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.algorithms import Round
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel
-from fedlib.probes.base import PROBES, Probe, by_id, draw, put, short
-from fedlib.random import stream
-from fedlib.training import evaluate
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel
+from fedlib.core.random import stream
+from fedlib.models.base import evaluate
+from fedlib.probes.base import PROBES, Probe, by_id, draw, load_weights, round_significant
 
 
 @PROBES.register("histogram")
@@ -49,7 +49,7 @@ class Rescaling(Probe):
 
     def measure(self, fed, r: Round) -> dict:
         loss = loss_at(fed, r, *draw(fed, "rescaling", self.samples, self.on))
-        return {"loss": short([loss(factor * r.aggregate) for factor in self.factors])}
+        return {"loss": round_significant([loss(factor * r.aggregate) for factor in self.factors])}
 
 
 @PROBES.register("hessian")
@@ -76,16 +76,16 @@ class Hessian(Probe):
 
     def measure(self, fed, r: Round) -> dict:
         x, y = draw(fed, "hessian", self.samples, self.on)
-        put(fed, r.aggregate, r.aggregate_buffers)
+        load_weights(fed, r.aggregate, r.aggregate_buffers)
         start = stream(fed.spec.seed, "probe hessian", r.number).standard_normal(r.layout.size)
         try:
             values, vectors = top_eigen(hessian_product(fed.flat, x, y), start, self.top, self.precision)
         except scipy.sparse.linalg.ArpackError:  # flat or not finite; the run itself need not be the worse for it
             values, vectors = np.full(self.top, np.nan), np.full((r.layout.size, 1), np.nan)
-        found = {"eigenvalues": short(values), "ratio": float(values[0] / values[-1])}
+        found = {"eigenvalues": round_significant(values), "ratio": float(values[0] / values[-1])}
         if self.along:
             loss, v = loss_at(fed, r, x, y), torch.from_numpy(vectors[:, 0]).to(r.aggregate)
-            found["loss"] = short([loss(r.aggregate + distance * v) for distance in self.along])
+            found["loss"] = round_significant([loss(r.aggregate + distance * v) for distance in self.along])
         return found
 
 
@@ -138,10 +138,10 @@ class Simplex(Probe):
         data = draw(fed, "simplex", self.samples, "test")
         losses = []
         for lam in grid:
-            put(fed, lam @ r.thetas[rows], lam @ r.client_buffers[rows])
+            load_weights(fed, lam @ r.thetas[rows], lam @ r.client_buffers[rows])
             losses.append(evaluate(fed.flat.model, *data)[1])
-        found = {"best": short(grid[int(np.argmin(losses))])}
-        return found | ({"loss": short(losses)} if self.landscape else {})
+        found = {"best": round_significant(grid[int(np.argmin(losses))])}
+        return found | ({"loss": round_significant(losses)} if self.landscape else {})
 
 
 def mixtures(steps: int) -> np.ndarray:
@@ -164,7 +164,7 @@ def loss_at(fed, r: Round, x: Tensor, y: Tensor) -> Callable[[Tensor], float]:
     """The loss on (x, y) as a function of the parameters, with the new model's buffers."""
 
     def loss(theta: Tensor) -> float:
-        put(fed, theta, r.aggregate_buffers)
+        load_weights(fed, theta, r.aggregate_buffers)
         return evaluate(fed.flat.model, x, y)[1]
 
     return loss

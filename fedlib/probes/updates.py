@@ -9,16 +9,15 @@ import scipy
 import torch
 from torch import Tensor
 
-from fedlib.algorithms import ALGORITHMS, Algorithm, Client, Local, Round, Server
+from fedlib.algorithms import ALGORITHMS, Algorithm, Local, Round, Server
 from fedlib.algorithms.base import Products
 from fedlib.algorithms.lap import neurons
 from fedlib.algorithms.law import Learned
 from fedlib.algorithms.lws import spread
-from fedlib.errors import Diverged, FedlibError
-from fedlib.layout import gather
-from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, put, shares, short
-from fedlib.registry import written
-from fedlib.training import train
+from fedlib.core.errors import Diverged, FedlibError
+from fedlib.core.layout import gather
+from fedlib.core.registry import written
+from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, load_weights, round_significant, shares
 
 
 @PROBES.register("spread")
@@ -103,7 +102,7 @@ class Cosines(Probe):
         rows = by_id(r)
         distance = (1 - pairs(r, self.of)[rows][:, rows]).clamp(0, 2).fill_diagonal_(0)
         condensed = scipy.spatial.distance.squareform(distance.numpy(), checks=False)
-        return {"clients": [r.ids[k] for k in rows], "distance": short(condensed)}
+        return {"clients": [r.ids[k] for k in rows], "distance": round_significant(condensed)}
 
 
 def pairs(r: Round, of: str = "updates") -> Tensor:
@@ -178,8 +177,10 @@ class Course(Probe):
         course = r.context.get("course")
         if course is None:  # attentive(until=…) has stopped
             return {}
-        found = {"gamma": short(course[:, -1])}
-        return found | ({"lambda": short(course.T[by_id(r)])} if course.shape[1] > len(r.ids) else {})  # not gws
+        found = {"gamma": round_significant(course[:, -1])}
+        return found | (
+            {"lambda": round_significant(course.T[by_id(r)])} if course.shape[1] > len(r.ids) else {}
+        )  # not gws
 
 
 @PROBES.register("products")
@@ -192,8 +193,8 @@ class ClientProducts(Probe):
     def measure(self, fed, r: Round) -> dict:
         rows, p = by_id(r), r.products.model()
         return {
-            "gram": short(p.gram[0][rows][:, rows]),
-            "inner": short(p.inner[0][rows]),
+            "gram": round_significant(p.gram[0][rows][:, rows]),
+            "inner": round_significant(p.inner[0][rows]),
             "square": float(p.square[0]),
         }
 
@@ -221,7 +222,7 @@ class Heterogeneity(Probe):
         p = mixture(np.asarray(counts, float), shares(r).cpu().numpy())
         q = fed.partition.counts.sum(0) / fed.partition.counts.sum()
         found = {"similarity": float(np.minimum(p, q).sum()), "entropy": entropy(p)}
-        return found | ({"classes": short(p)} if self.classes else {})
+        return found | ({"classes": round_significant(p)} if self.classes else {})
 
 
 def mixture(counts: np.ndarray, lam: np.ndarray) -> np.ndarray:
@@ -260,7 +261,11 @@ class Ideal(Probe):
             return {"clients": [float("nan")] * len(r.ids), "merged": float("nan"), "aggregate": float("nan")}
         merged = (r.sizes / r.sizes.sum()) @ r.updates
         distance = self.distances(torch.stack([*r.updates[by_id(r)], merged, r.aggregate - r.theta]), ideal)
-        return {"clients": short(distance[:-2]), "merged": float(distance[-2]), "aggregate": float(distance[-1])}
+        return {
+            "clients": round_significant(distance[:-2]),
+            "merged": float(distance[-2]),
+            "aggregate": float(distance[-1]),
+        }
 
     def distances(self, vectors: Tensor, ideal: Tensor) -> Tensor:
         if self.metric == "cosine":
@@ -268,13 +273,11 @@ class Ideal(Probe):
         return (vectors - ideal).norm(dim=1)
 
     def vector(self, fed, r: Round) -> Tensor:
-        flat, everyone = fed.flat, torch.cat(fed.indices)
-        put(fed, r.theta, r.buffers)
+        everyone = torch.cat(fed.indices)
+        load_weights(fed, r.theta, r.buffers)
         # As one more client, whose id no other has: its batches come from a stream of their own.
-        client = Client(fed.spec.clients, r.number, flat.model, flat.layout, flat.theta, flat.grad, r.theta)
-        data, moments = (gather(fed.x, everyone), fed.y[everyone]), fed.optimizer.state(flat.theta)
-        train(flat, *data, client, [], fed.spec, fed.optimizer, moments, self.epochs)
-        return flat.theta - r.theta
+        fed.train_on(gather(fed.x, everyone), fed.y[everyone], fed.spec.clients, r.number, self.epochs)
+        return fed.flat.theta - r.theta
 
 
 @PROBES.register("lap")

@@ -1,0 +1,31 @@
+"""The one error a user meets: a sentence saying what was wrong, what is allowed, what to do."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedlibError(ValueError):
+    """Bad input or an unusable file; the command line prints it as one sentence and exits with 2."""
+
+
+class Diverged(FedlibError):
+    """A non-finite loss or update, with the round and the client that produced it."""
+
+    def __init__(self, message: str, round: int, client: int | None):
+        super().__init__(message)
+        self.round, self.client = round, client
+
+
+def quoted(value) -> str:
+    """A value as it may stand in a sentence: on one line, and not for pages."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python prints no integer of thousands of digits
+        text = f"something of type {type(value).__name__}"
+    return text if len(text) <= 100 else f"{text[:80]}…{text[-1]}"
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'fedprox'?)`` where a known name is near, else nothing."""
+    near = difflib.get_close_matches(str(name)[:100], list(known), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
