@@ -3,23 +3,28 @@
 `fedlib run` and the nbval check use them; JupyterLab does not. Pages come out as from an ordinary kernel.
 """
 
+import contextlib
 import multiprocessing
 import os
 import sys
 import threading
 from importlib.metadata import EntryPoint
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
 
+from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
 NAME = "fedlib-forked"
-# What notebooks import that takes time. None of it may start a thread or run an operation of torch when imported.
+STREAMS = {"stdout": 1, "stderr": 2}
+PATH = [folder for folder in sys.path if folder]  # in the warm process, that of a fresh interpreter
+# What kernels and notebooks import that takes time. None of it may start a thread or compute with torch on import.
 WARM = [
-    "fedlib.workbook.kernels", "fedlib.cli", "matplotlib.backends.backend_agg", "IPython.core.pylabtools",
-    "PIL.PngImagePlugin", "ipykernel.kernelapp", "ipykernel.ipkernel", "torch", "pandas", "scipy.stats",
-    "scipy.optimize", "seaborn", "fedlib.runs.engine", "fedlib.workbook.paper", "fedlib.workbook.plots",
-    "fedlib.workbook.claims", "fedlib.workbook.page",
+    __name__, "ipykernel.ipkernel", "ipykernel.kernelapp", "ipykernel.debugger", "IPython.core.oinspect",
+    "matplotlib.backends.backend_agg", "pandas.io.formats.string", "PIL.PngImagePlugin", "scipy.optimize",
+    "scipy.stats", "seaborn", "torch", "fedlib.cli", "fedlib.runs.engine", "fedlib.workbook.claims",
+    "fedlib.workbook.page", "fedlib.workbook.paper", "fedlib.workbook.plots",
 ]  # fmt: skip
 
 
@@ -29,25 +34,27 @@ def use_forked_kernels() -> None:
         factory = KernelProvisionerFactory.instance()
         factory.provisioners[NAME] = EntryPoint(NAME, f"{__name__}:ForkedKernel", factory.GROUP_NAME)
         factory.default_provisioner_name = NAME
-        multiprocessing.set_forkserver_preload(WARM)
+        os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # or the debugger greets with a warning when imported
+        multiprocessing.set_forkserver_preload(WARM)  # the standard library's server: it ends when we do
 
 
 def pytest_configure() -> None:
-    """The same as a plugin of pytest, in each of its workers: ``pytest -p fedlib.workbook.kernels --nbval``."""
+    """The same as a plugin, in each of pytest's workers: ``pytest -p fedlib.workbook.kernels --nbval``."""
     use_forked_kernels()
 
 
 class ForkedKernel(LocalProvisioner):
-    """Starts Python kernels by forking; any other, and all if the warm process does not start, as it is usual."""
+    """Starts Python kernels by forking, and any other as usual; so all if the warm process cannot be started."""
 
-    async def launch_kernel(self, cmd: list[str], **options):
+    async def launch_kernel(self, cmd: list[str], **options) -> KernelConnectionInfo:
         if cmd[:3] == [sys.executable, "-m", "ipykernel_launcher"] and options.keys() <= {"env", "cwd", *STREAMS}:
             streams = {number: Stream(options[name]) for name, number in STREAMS.items() if options.get(name)}
             cwd = options.get("cwd") or os.getcwd()
-            process = Process(target=serve, args=(cmd[3:], options["env"], cwd, streams), name="kernel")
+            # A daemon: multiprocessing waits for others when Python ends, and stops these.
+            process = Process(target=serve, args=(cmd[3:], options["env"], cwd, streams), daemon=True)
             try:
                 process.start()
-            except (OSError, EOFError):  # there is no warm process: it was killed just now, or an import failed
+            except (OSError, EOFError):  # the warm process was killed just now, or something in WARM fails on import
                 pass
             else:
                 self.process, self.cwd = process, cwd
@@ -57,7 +64,7 @@ class ForkedKernel(LocalProvisioner):
 
 
 class Process(ForkServerProcess):
-    """A forked process, as jupyter_client knows those of subprocess."""
+    """A forked process with the methods of subprocess.Popen that jupyter_client calls."""
 
     stdin = stdout = stderr = None
 
@@ -69,10 +76,8 @@ class Process(ForkServerProcess):
         return self.exitcode
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-
-STREAMS = {"stdout": 1, "stderr": 2}
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
 
 class Stream:
@@ -85,28 +90,31 @@ class Stream:
         return DupFd(self.file.fileno()).detach, ()
 
 
-def serve(argv: list[str], environment: dict[str, str], cwd: str, streams: dict) -> None:
-    """In the forked process: be an IPython kernel until told to stop, or until either parent is gone."""
-    os.setsid()  # Ctrl-C is for the process that asked for the kernel
-    for number, given in streams.items():
-        os.dup2(given, number)
+def serve(argv: list[str], environment: dict[str, str], cwd: str, streams: dict[int, int]) -> None:
+    """In the forked process: be an IPython kernel until told to stop, or until who asked or who forked is gone."""
+    os.setsid()  # Ctrl-C is for who asked
+    for number, file in streams.items():
+        os.dup2(file, number)
     os.environ.clear()
-    # ipykernel watches who forked it. Who asked is watched here: the warm process lives as long as any of us.
     os.environ.update(environment, JPY_PARENT_PID=str(os.getppid()))
     threading.Thread(target=_follow, args=(multiprocessing.parent_process(),), daemon=True).start()
+    multiprocessing.current_process().daemon = False  # which may not have processes of its own
     os.chdir(cwd)
-    sys.argv = ["ipykernel_launcher.py", *argv]
+    sys.argv, sys.path = ["ipykernel_launcher", *argv], PATH
 
     import matplotlib
     import numpy
+    import torch
     from ipykernel.kernelapp import IPKernelApp
 
-    numpy.random.seed()  # or all kernels would draw the same
-    # As matplotlib does when it is imported in a kernel.
+    numpy.random.seed()  # or all kernels would draw the same numbers; Python's own generator sees to it itself
+    torch.default_generator.seed()
+    # As matplotlib does when a kernel imports it.
     matplotlib.rcParams["backend"] = os.environ.get("MPLBACKEND") or "module://matplotlib_inline.backend_inline"
-    IPKernelApp.launch_instance(argv)
+    IPKernelApp.launch_instance([*argv, f"--IPKernelApp.parent_handle={os.getppid()}"])  # ends with who forked it
 
 
-def _follow(parent) -> None:
+def _follow(parent: BaseProcess) -> None:
+    """The warm process lives as long as anyone it has forked, so a kernel must watch who asked for it by itself."""
     parent.join()
     os._exit(1)
