@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from fedlib.algorithms import Algorithm, Round
 from fedlib.core.errors import FedlibError
@@ -60,6 +61,7 @@ def aggregate(
         if odd := [n for n, t in global_state.items() if client[n].shape != t.shape]:
             raise FedlibError(f"Client {k}'s {odd[0]} has shape {tuple(client[odd[0]].shape)}, the global one another.")
     device = next(iter(global_state.values())).device
+    context = tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, context)
     theta, buffers = layout.pack(global_state, device)
     thetas, client_buffers = layout.pack_all(client_states, device)
     ids = list(range(len(sizes))) if ids is None else list(ids)

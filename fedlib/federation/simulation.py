@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fedlib.algorithms import Algorithm, Client, Round
+from fedlib.core.device import describe_device, device, prepare_device
 from fedlib.core.errors import Diverged, FedlibError
 from fedlib.core.layout import FlatModel, gather, matrix
 from fedlib.core.optimizers import OPTIMIZERS
@@ -26,10 +27,6 @@ from fedlib.models.base import evaluate
 from fedlib.models.starts import STARTS
 from fedlib.probes import observe, sections
 from fedlib.runs.store import Record
-
-
-def device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @contextmanager
@@ -199,6 +196,7 @@ def simulate(spec: RunSpec, checkpoint=None, on_round=None) -> Record:
 
 def trained(spec: RunSpec, checkpoint=None, on_round=None) -> tuple[Record, dict[str, torch.Tensor]]:
     """As ``simulate``, with the global model it ended at as a state_dict."""
+    prepare_device(spec.precision)
     with one_thread():
         return _simulate(spec, checkpoint, on_round or (lambda done: None))
 
@@ -293,6 +291,5 @@ def environment() -> dict[str, str]:
         "torch": torch.__version__.split("+")[0],
         "capability": torch.backends.cpu.get_cpu_capability(),
         "cpu": cpu(),
-        "device": device().type,
         "python": platform.python_version(),
-    }
+    } | describe_device()

@@ -89,7 +89,8 @@ def compare(old: Record, new: Record) -> Outcome:
 
 def alike(before: dict, now: dict) -> bool:
     """Whether two machines are of one kind. Records from before the processor was noted are from another one."""
-    return all(before.get(name) == now[name] for name in ("torch", "capability", "cpu", "device"))
+    names = ("torch", "capability", "cpu", "device", "card", "cuda", "cudnn")
+    return all(before.get(name) == now.get(name) for name in names)
 
 
 def _moved(old: Record, new: Record, exact: bool) -> str:
