@@ -7,7 +7,7 @@ memory format. The hand-written loop knows everything in advance: batches are sl
 the optimiser is torch.optim.SGD in whichever implementation (fused or foreach) is faster for the model. The two
 alternate, time is CPU time of the process, and the best of the repeats counts, so a busy machine moves the ratio
 little. The last lines compare a cohort trained at once (federation/cohort.py) with the same clients one by one: below 1
-it would win on this CPU; on CUDA it is the rule for small models.
+it would win on this CPU; on CUDA it is the rule for small perceptrons.
 """
 
 import sys

@@ -43,7 +43,7 @@ class Learned(OnProxy):
             x = lam.sqrt()
         else:  # the released quadratic start forgets the sizes
             x = torch.full_like(lam, len(lam) ** -0.5)
-        return torch.cat([x, x.new_tensor([0.0 if self.function == "exp" else 1.0])])
+        return torch.cat([x, x.new_full((1,), 0.0 if self.function == "exp" else 1.0)])
 
     def weights(self, p: Tensor) -> tuple[Tensor, Tensor]:
         """lambda (Eq. 10) and gamma > 0."""

@@ -175,12 +175,12 @@ class FlatModel:
                 parameter = owners[module]._parameters[name]
                 parameter.data = e.view(self.theta)
                 parameter.grad = e.view(self.grad)
+        self.parameters = list(self.model.parameters())
+        self.gradients = [p.grad for p in self.parameters]
 
     def backward(self, loss: Tensor) -> None:
         """The gradient of ``loss`` into ``grad``: one copy; zeroing and accumulating would pass over it thrice."""
-        parameters = list(self.model.parameters())
-        for p, g in zip(parameters, torch.autograd.grad(loss, parameters, materialize_grads=True), strict=True):
-            p.grad.copy_(g)
+        torch._foreach_copy_(self.gradients, torch.autograd.grad(loss, self.parameters, materialize_grads=True))
 
     def to(self, device) -> "FlatModel":
         self.theta, self.grad, self.buffers = (t.to(device) for t in (self.theta, self.grad, self.buffers))

@@ -58,8 +58,9 @@ class Adam:
     def step(self, theta: Tensor, grad: Tensor, state: dict, lr: float) -> None:
         if self.weight_decay:
             grad.add_(theta, alpha=self.weight_decay)
-        state["steps"] += 1
-        t = int(state["steps"])
+        steps = state["steps"] = state["steps"].cpu()  # a checkpoint brings it to the card, where reading it waits
+        steps += 1
+        t = int(steps)
         state["mean"].lerp_(grad, 1 - self.beta1)
         state["square"].mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         root = torch.sqrt(state["square"], out=state["scratch"])

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from fedlib.algorithms import Algorithm, Round
 from fedlib.core.errors import FedlibError
@@ -77,6 +78,7 @@ def aggregate(
         raise FedlibError(f"server_lr is a finite number and round an integer; got {server_lr!r} and {round!r}.")
     if not isinstance(state, dict | None):
         raise FedlibError(f"state= is the .state of an earlier result, a dict; got {type(state).__name__}.")
+    context = tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, context)
     layout = Layout.of_state(global_state)
     theta, buffers = layout.pack(global_state, device, dtype)
     thetas, client_buffers = layout.pack_all(client_states, device, dtype)

@@ -1,31 +1,37 @@
 """A cohort trained as one program: the same step of all its clients at once, by ``torch.func``.
 
-Where a step is small, launching it costs more than its arithmetic, so on CUDA a cohort takes little longer than one
-client. On a CPU it wins nothing over the closed form of perceptrons (benchmarks/training.py), so there clients go
-one by one.
+Where a step is small, launching it costs more than its arithmetic, so on CUDA a cohort should take little longer than
+one client (benchmarks/gpu.py measures it). On a CPU it wins nothing over the closed form of perceptrons
+(benchmarks/training.py), so there clients go one by one.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from fedlib.core.errors import Diverged
 from fedlib.core.layout import FlatModel
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
+from fedlib.models.mlp import MLPNet
 
 LARGEST = 1_000_000  # parameters; beyond, one client keeps a card busy
+AT_ONCE = 50  # clients in one program; their gradients and activations are in memory together
 
 
 def can_vectorise(flat: FlatModel, spec: RunSpec, parts: list, cuda: bool) -> bool:
-    """The fixed rule: small models without BatchNorm or dropout on CUDA, with nothing added to local training."""
-    apart = (nn.modules.dropout._DropoutNd, nn.LSTM)  # random numbers are a client's own; cuDNN has no batch of weights
+    """The fixed rule: small perceptrons on CUDA, with nothing added to local training.
+
+    With a batch of weights a convolution becomes a grouped one, which may well be slower than one client after
+    another; dropout's random numbers are a client's own; cuDNN's RNNs take no batch of weights.
+    """
     return (
         cuda
+        and isinstance(flat.model, MLPNet)
         and flat.layout.size <= LARGEST
-        and not flat.layout.buffer_size
-        and not any(isinstance(m, apart) for m in flat.model.modules())
         and not parts
         and not spec.keep_optimizer
         and spec.precision == "float32"
@@ -59,7 +65,7 @@ def train_together(
         logits = functional_call(flat.model, {e.name: e.view(theta) for e in flat.layout.parameters}, (xb,))
         return w @ F.cross_entropy(logits, yb, reduction="none")
 
-    gradients = vmap(grad_and_value(loss))
+    gradients = vmap(grad_and_value(loss), chunk_size=AT_ONCE)
     flat.model.train()
     rows = thetas[longest]
     moments, total = optimizer.state(rows), torch.zeros(len(ids), device=device)
@@ -70,9 +76,10 @@ def train_together(
         total[:n] += losses
         optimizer.step(rows[:n], grad, {m: s[:n] if s.ndim else s for m, s in moments.items()}, lr)
     thetas[longest] = rows
-    means = (total / torch.tensor(steps, device=device)).tolist()
+    totals, sums = torch.stack([total, rows.sum(1)]).tolist()
+    means = [total / count for total, count in zip(totals, steps, strict=True)]
     for row, k in enumerate(longest):
-        if not (torch.isfinite(rows[row].sum()) and means[row] == means[row]):
+        if not (math.isfinite(sums[row]) and math.isfinite(means[row])):
             raise Diverged(
                 f"Client {ids[k]} diverged in round {number}: its update is not finite. Try a smaller lr.",
                 number,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms import Algorithm
-from fedlib.core.device import describe_machine, device, one_thread
+from fedlib.core.device import describe_machine, device, one_thread, prepare_device
 from fedlib.core.errors import Diverged
 from fedlib.core.series import append_round
 from fedlib.core.spec import RunSpec
@@ -28,6 +28,7 @@ def run_rounds(spec: RunSpec, checkpoint=None, on_round=None) -> tuple[RunState,
 
 def _run_rounds(spec: RunSpec, checkpoint, on_round) -> tuple[RunState, dict[str, Tensor]]:
     began = time.perf_counter()
+    prepare_device(spec.precision)
     fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
     state = fed.start()
     if checkpoint and (saved := RunState.loaded(checkpoint.load(device()), spec, state)):

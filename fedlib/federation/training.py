@@ -27,7 +27,7 @@ def train(
     extra = [p for p in parts if type(p).loss is not Local.loss]
     edits = [p for p in parts if type(p).gradient is not Local.gradient]
     model, theta, grad = flat.model.train(), flat.theta, flat.grad
-    mixed = spec.precision != "float32"
+    mixed = spec.precision == "bfloat16"
     closed_form = model.closed_form() if hasattr(model, "closed_form") and not extra and not mixed else None
     total, batches = torch.zeros((), device=theta.device), 0
     phases = client.state if spec.keep_optimizer else {}
@@ -62,8 +62,9 @@ def train(
             batches += 1
     for part in parts:
         part.end(client)
-    mean = float(total) / batches
-    if not math.isfinite(mean) or not bool(torch.isfinite(theta.sum())):
+    loss, whole = torch.stack([total, theta.sum()]).tolist()  # the only time that the host waits for a card
+    mean = loss / batches
+    if not math.isfinite(mean) or not math.isfinite(whole):
         what = "loss" if not math.isfinite(mean) else "update"
         raise Diverged(
             f"Client {client.id} diverged in round {client.round}: its {what} is not finite. Try a smaller lr.",

@@ -81,7 +81,7 @@ def preserve_model(flat: FlatModel):
     """Whatever happens to the model, its mode and torch's random numbers in here, nobody outside will know."""
     vectors, training = (flat.theta, flat.buffers, flat.grad), flat.model.training
     before = [v.clone() for v in vectors]
-    with torch.random.fork_rng():
+    with torch.random.fork_rng([flat.theta.device] if flat.theta.is_cuda else []):  # all cards would be opened else
         try:
             yield
         finally:

@@ -37,7 +37,8 @@ class Groups(Probe):
 
 def shares_right(right: Tensor, group: Tensor, count: int) -> Tensor:
     """The mean of ``right`` in each of ``count`` groups; NaN where one has no member."""
-    return torch.bincount(group, right.double(), count) / torch.bincount(group, minlength=count)
+    right, group = right.cpu().double(), group.cpu()  # a card's sums by group are not deterministic
+    return torch.bincount(group, right, count) / torch.bincount(group, minlength=count)
 
 
 @PROBES.register("ensemble")

@@ -13,7 +13,7 @@ from fedlib.algorithms import Round
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel
 from fedlib.core.random import stream
-from fedlib.models.base import evaluate
+from fedlib.models.base import evaluate, twice_differentiable
 from fedlib.probes.base import PROBES, Probe, by_id, draw, load_weights, round_significant
 
 
@@ -31,7 +31,7 @@ class Histogram(Probe):
             raise FedlibError("histogram(…) needs two bins or more and a positive limit and threshold.")
 
     def measure(self, fed, r: Round) -> dict:
-        w = r.aggregate
+        w = r.aggregate.cpu()  # a card's histc is not deterministic
         counts = torch.histc(w.clamp(-self.limit, self.limit), self.bins, -self.limit, self.limit)
         return {"counts": counts.long().tolist(), "near_zero": float((w.abs() < self.near).double().mean())}
 
@@ -91,10 +91,10 @@ class Hessian(Probe):
 
 def hessian_product(flat: FlatModel, x: Tensor, y: Tensor) -> Callable[[np.ndarray], np.ndarray]:
     """v -> H v for the cross-entropy of ``flat`` on (x, y): the gradient of <gradient, v>."""
-    flat.model.eval()
     named, entries = dict(flat.model.named_parameters()), flat.layout.parameters
     weights = [named[e.name] for e in entries]
-    gradient = torch.autograd.grad(F.cross_entropy(flat.model(x), y), weights, create_graph=True)
+    with twice_differentiable(flat.model):
+        gradient = torch.autograd.grad(F.cross_entropy(flat.model(x), y), weights, create_graph=True)
 
     def product(v: np.ndarray) -> np.ndarray:
         v = torch.from_numpy(np.ravel(v)).to(flat.theta)

@@ -41,13 +41,14 @@ class Balance(Probe):
     every: int | None = 1
 
     def measure(self, fed, r: Round) -> dict:
-        merged, step, shrink, along, square = averaged(r), 0.0, 0.0, 0.0, 0.0
+        merged, step, shrink, along, square, products = averaged(r), 0.0, 0.0, 0.0, 0.0, []
         for layer in r.layout.layers:
             new, old, mean = (v[layer.slice].double() for v in (r.aggregate, r.theta, merged))
-            dot, norm = float(new @ mean), float(mean @ mean)
+            products += new @ mean, mean @ mean, (mean - old).square().sum(), old @ old
+        for dot, norm, moved, before in torch.stack(products).view(-1, 4).tolist():  # read at once
             gamma = dot / norm if norm > 0 else 1.0
-            step += gamma**2 * float((mean - old).square().sum())
-            shrink += (1 - gamma) ** 2 * float(old @ old)
+            step += gamma**2 * moved
+            shrink += (1 - gamma) ** 2 * before
             along, square = along + dot, square + norm
         step, shrink = step**0.5, shrink**0.5
         return {
@@ -108,7 +109,7 @@ class Cosines(Probe):
 def pairs(r: Round, of: str = "updates") -> Tensor:
     """cos of every pair of clients, from the round's inner products."""
     p = r.products.model()
-    gram, inner, square = p.gram[0].cpu(), p.inner[0].cpu(), p.square[0].cpu()
+    gram, inner, square = p.gram[0], p.inner[0], p.square[0]
     if of == "models":  # <w_i, w_j> with w_i = w_g + g_i
         gram = gram + inner[:, None] + inner + square
     norms = gram.diagonal().clamp(min=0).sqrt()
@@ -287,11 +288,11 @@ class Lap(Probe):
     every: int | None = 10
 
     def measure(self, fed, r: Round) -> dict:
-        found = {"dissimilarity": {}, "distance": {}, "term": {}}
+        found = {"dissimilarity": [], "distance": [], "term": []}
         for w in r.layout.weights:
             both = [neurons(w.view(theta), w.view(r.theta)) for theta in r.thetas]
-            name = w.name.removesuffix(".weight")
-            found["dissimilarity"][name] = float(torch.stack([lam.mean() for lam, _ in both]).mean())
-            found["distance"][name] = float(torch.stack([d.sum() for _, d in both]).mean())
-            found["term"][name] = float(torch.stack([lam @ d / 2 for lam, d in both]).mean())
-        return found
+            found["dissimilarity"].append(torch.stack([lam.mean() for lam, _ in both]).mean())
+            found["distance"].append(torch.stack([d.sum() for _, d in both]).mean())
+            found["term"].append(torch.stack([lam @ d / 2 for lam, d in both]).mean())
+        names = [w.name.removesuffix(".weight") for w in r.layout.weights]
+        return {what: dict(zip(names, torch.stack(values).tolist(), strict=True)) for what, values in found.items()}

@@ -9,6 +9,7 @@ from fedlib.runs.record import Record
 # first round, relative to the larger of it and 1: local training has amplified little yet, what the server learns from
 # few images or of BatchNorm's statistics more. Of 56 records one was off by 0.02 in loss, the others by less than
 # 0.001; accuracy was by up to 0.009.
+KIND = ("torch", "capability", "cpu", "device", "card", "cuda", "cudnn")  # what makes two machines alike
 TOLERANCE = {"train_loss": 1e-3, "loss": 0.05, "accuracy": 0.02}
 
 
@@ -37,7 +38,7 @@ def compare(old: Record, new: Record) -> Outcome:
 def alike(before: dict, now: dict) -> bool:
     """Whether two machines, or all that a run was on, are of one kind. Where no processor is noted it is another."""
     every = [before, now, *before.get("also", ()), *now.get("also", ())]
-    return all(one.get(name) == now[name] for one in every for name in ("torch", "capability", "cpu", "device"))
+    return all(one.get(name) == now.get(name) for one in every for name in KIND)
 
 
 def _moved(old: Record, new: Record, exact: bool) -> str:
