@@ -6,7 +6,7 @@ import torch
 from fedlib.algorithms import Algorithm
 from fedlib.core.layout import FlatModel
 from fedlib.core.spec import RunSpec
-from fedlib.federation import cohort, simulation
+from fedlib.federation import cohort, federation
 from fedlib.federation.federation import Federation
 from fedlib.models import build
 from fedlib.runs.execute import simulate
@@ -18,7 +18,7 @@ BASE = RunSpec(
 
 
 def trained(spec: RunSpec, at_once: bool, monkeypatch):
-    monkeypatch.setattr(simulation, "together", lambda *_: at_once)
+    monkeypatch.setattr(federation, "can_vectorise", lambda *_: at_once)
     fed, logs = Federation(spec), {}
     run = fed.start()
     r = fed.train_cohort(2, Algorithm(spec.algorithm), run, logs)
@@ -38,7 +38,7 @@ def test_the_same_models_come_out(model, optimizer, monkeypatch):
 
 
 def test_whoever_diverges_is_named(monkeypatch):
-    monkeypatch.setattr(simulation, "together", lambda *_: True)
+    monkeypatch.setattr(federation, "can_vectorise", lambda *_: True)
     record = simulate(BASE.replace(lr=1e30, rounds=2))
     assert record.status == "diverged" and record.json["error"]["round"] == 1
     assert f"Client {record.json['error']['client']} diverged" in record.json["error"]["message"]
@@ -55,8 +55,8 @@ def test_whoever_diverges_is_named(monkeypatch):
 def test_a_fixed_rule_of_model_method_and_device_decides(model, algorithm, changes, expected):
     spec, parts = BASE.replace(model=model, algorithm=algorithm, **changes), Algorithm(algorithm).locals
     flat = FlatModel(build(model, (3, 32, 32), 10, 0))
-    assert cohort.together(flat, spec, parts, cuda=True) is expected
-    assert not cohort.together(flat, spec, parts, cuda=False), "on a CPU one by one is faster"
+    assert cohort.can_vectorise(flat, spec, parts, cuda=True) is expected
+    assert not cohort.can_vectorise(flat, spec, parts, cuda=False), "on a CPU one by one is faster"
 
 
 @pytest.mark.cuda

@@ -13,11 +13,12 @@ from fedlib.algorithms.uv import median_apart
 from fedlib.core.device import prepare_device
 from fedlib.core.layout import FlatModel
 from fedlib.core.spec import RunSpec
-from fedlib.federation.simulation import Federation, simulate
+from fedlib.federation.federation import Federation
 from fedlib.federation.training import train
 from fedlib.models import build
 from fedlib.probes import PROBES
 from fedlib.probes.landscape import hessian_product
+from fedlib.runs.execute import simulate
 
 BASE = RunSpec(
     dataset="digits(shape=(1, 12, 12))", model="mlp(hidden=16)", partition="dirichlet(alpha=0.5)", subset=60,

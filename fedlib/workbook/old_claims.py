@@ -16,8 +16,8 @@ from IPython.display import display
 
 from fedlib.runs.store import default_store
 from fedlib.workbook import settings, tables
-from fedlib.workbook.claims import MIME, Effect, definitions, judge
-from fedlib.workbook.evidence import LEARNED, Grade, grade, share_learned
+from fedlib.workbook.claims import MIME, Effect, Finding, decide, definitions, judge
+from fedlib.workbook.evidence import LEARNED, STAND_IN, Grade, grade, share_learned
 from fedlib.workbook.notebooks import Notebook, find
 from fedlib.workbook.statistics import best_on_other_seeds as best_elsewhere
 from fedlib.workbook.statistics import interval, mantel, nemenyi  # noqa: F401
@@ -36,6 +36,12 @@ class Compared(NamedTuple):
     effects: Mapping
     reported: float | None
     note: str
+
+    @property
+    def finding(self) -> Finding:
+        """What the seeds say by themselves, whatever they stand on."""
+        means = [np.nanmean(v) for v in self.effects.values() if not np.isnan(np.asarray(v, float)).all()]
+        return decide(means, STAND_IN)
 
 
 def by_seed(values: pd.Series) -> Effects:
@@ -93,7 +99,8 @@ class PageEvidence:
         self.theirs = list(
             {repr(dataclasses.replace(job, seed=0) if hasattr(job, "seed") else job): job for job in own}.values()
         )
-        self.unstated, self.store = settings.unstated(paper, exhibit), default_store()
+        known = (settings.PAPERS / paper / "settings.yaml").exists()
+        self.unstated, self.store = settings.unstated(paper, exhibit) if known else set(), default_store()
 
     @cached_property
     def records(self) -> dict:
