@@ -33,6 +33,7 @@ def test_one_page_makes_the_grid_of_any_scale(page):
     assert {key[0] for key in page.jobs} == {"ag_news", "sogou_c"}
     assert {key[0] for key in page.paper_grid} == {"ag_news", "sogou_news"}
     assert ("ag_news", 0.1, "hundred", 1) in page.jobs and ("sogou_c", 0.5, "hundred", 1) not in page.jobs
+    assert ("sogou_news", 0.5, "hundred", 1) in page.paper_grid, "compared with all columns of the paper"
 
 
 def test_a_varied_setting_is_a_level_of_the_key():

@@ -78,13 +78,13 @@ class Page:
 
         def build(scale: str) -> dict:
             chosen = settings.columns(self.paper, columns or self.exhibit, scale)
-            chosen = [c for c in chosen if only is None or only(*c)]
             here = seeds or self.seeds
             if isinstance(forms, Mapping):
                 return settings.build_grid(self.paper, chosen, forms, here, scale, changes, **fill)
             return settings.server_grid(self.paper, chosen, forms, here, scale, changes)
 
-        return self.grid_from(build)
+        # What is compared with the paper's columns is compared with all of them, whichever are chosen to run.
+        return {key: job for key, job in self.grid_from(build).items() if only is None or only(*key[:2])}
 
     def grid_from(self, build: Callable[[str], dict], names: Sequence[str] | None = None) -> dict:
         """A grid of the page's own: ``build(scale)`` makes it for any scale, so that it can be held beside the paper's.
