@@ -80,7 +80,7 @@ class Registry:
         self.entries: dict[str, type] = {}
 
     def register(self, name: str):
-        if not str(name).isidentifier() or keyword.iskeyword(name):
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise FedlibError(f"A {self.kind} is named by letters, digits and '_', such as fedavg; got {quoted(name)}.")
 
         def add(cls):
