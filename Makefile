@@ -44,7 +44,7 @@ notebooks-smoke: .venv/.installed  ## train and execute every notebook at the sm
 	@$(BIN)/fedlib run --scale smoke --jobs $(JOBS)
 
 notebooks-check: .venv/.installed  ## nbval: the committed notebooks still show what they showed, from the records alone
-	@FEDLIB_TRAIN=0 FEDLIB_DATA=$(CURDIR)/build/no-data $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
+	@FEDLIB_TRAIN=0 FEDLIB_DATA=$(CURDIR)/build/no-data FEDLIB_STORE=$(CURDIR)/papers/runs $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
 		--nbval --nbval-cell-timeout 600 notebooks
 
 audit: .venv/.installed  ## re-run cheap committed records; fails if a number moved
@@ -53,5 +53,5 @@ audit: .venv/.installed  ## re-run cheap committed records; fails if a number mo
 lab: .venv/.installed  ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab notebooks
 
-clean:  ## remove build/ (never the committed records)
+clean:  ## remove build/, with your own runs (never the committed records)
 	@rm -rf build

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 import fedlib
 from fedlib.algorithms import ALGORITHMS
-from fedlib.layout import Layout
+from fedlib.core.layout import Layout
 from fedlib.models import build
 
 CLIENTS, PROXY = 20, 200

@@ -9,10 +9,11 @@ import argparse
 import resource
 
 from fedlib.algorithms import Algorithm
+from fedlib.core.device import one_thread
+from fedlib.core.spec import RunSpec
+from fedlib.federation.federation import Federation
 from fedlib.probes import PROBES
 from fedlib.probes.base import untouched
-from fedlib.simulation import Federation, one_thread
-from fedlib.spec import RunSpec
 
 ROUNDS = 100
 
@@ -27,13 +28,13 @@ def cpu(work):
 def main(model: str, turns: int) -> None:
     spec = RunSpec(dataset="digits(shape=(3, 32, 32))", model=model, partition="dirichlet(alpha=0.5)", clients=3)
     fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
-    state = dict(theta=fed.flat.theta.clone(), buffers=fed.flat.buffers.clone(), clients={}, broadcast={})
+    state = fed.start()
     rounds, taken = [], {name: [] for name in PROBES.names()}
 
     def one_round(number: int):
         r = fed.train_cohort(number, algorithm, state, {})
-        state["theta"], state["buffers"] = algorithm.aggregate(r, {})
-        fed.evaluate(state["theta"], state["buffers"], algorithm, {})
+        state.theta, state.buffers = algorithm.aggregate(r, {})
+        fed.evaluate(state.theta, state.buffers, algorithm, {})
         return r
 
     for number in range(1, turns + 1):

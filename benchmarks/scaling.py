@@ -18,11 +18,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
+from fedlib.core.paths import ROOT
+from fedlib.core.spec import RunSpec
 from fedlib.data import DATASETS, Dataset
-from fedlib.engine import run
-from fedlib.simulation import simulate
-from fedlib.spec import RunSpec
-from fedlib.store import ROOT, Store
+from fedlib.runs.engine import run
+from fedlib.runs.execute import simulate
+from fedlib.runs.store import Store
 
 ROUNDS = 8
 

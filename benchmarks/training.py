@@ -6,8 +6,8 @@ Both train the same model from the same weights on the same batches in the same 
 memory format. The hand-written loop knows everything in advance: batches are slices of data shuffled once per epoch,
 the optimiser is torch.optim.SGD in whichever implementation (fused or foreach) is faster for the model. The two
 alternate, time is CPU time of the process, and the best of the repeats counts, so a busy machine moves the ratio
-little. The last lines compare a cohort trained at once (fedlib/cohort.py) with the same clients one by one: below 1 it
-would win on this CPU; on CUDA it is the rule for small models.
+little. The last lines compare a cohort trained at once (federation/cohort.py) with the same clients one by one: below 1
+it would win on this CPU; on CUDA it is the rule for small perceptrons.
 """
 
 import sys
@@ -17,14 +17,14 @@ import torch
 import torch.nn.functional as F
 
 from fedlib.algorithms import Client
-from fedlib.cohort import train_together
-from fedlib.layout import FlatModel
+from fedlib.core.device import one_thread
+from fedlib.core.layout import FlatModel
+from fedlib.core.optimizers import OPTIMIZERS
+from fedlib.core.random import stream
+from fedlib.core.spec import RunSpec
+from fedlib.federation.cohort import train_together
+from fedlib.federation.training import gather, train
 from fedlib.models import build
-from fedlib.optimizers import OPTIMIZERS
-from fedlib.random import stream
-from fedlib.simulation import one_thread
-from fedlib.spec import RunSpec
-from fedlib.training import gather, train
 
 LIMIT, REPEATS = 1.15, 5
 WORK = {  # model: (shape, batch, samples)

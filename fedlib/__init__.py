@@ -1,13 +1,13 @@
 """fedlib: five federated-learning papers, one implementation, every table and figure."""
 
 _LAZY = {
-    "RunSpec": "fedlib.spec",
-    "FedlibError": "fedlib.errors",
-    "Measure": "fedlib.measures",
-    "run": "fedlib.engine",
-    "simulate": "fedlib.simulation",
-    "aggregate": "fedlib.aggregation",
-    "show": "fedlib.page",
+    "RunSpec": "fedlib.core.spec",
+    "FedlibError": "fedlib.core.errors",
+    "Measure": "fedlib.core.spec",
+    "run": "fedlib.runs.engine",
+    "simulate": "fedlib.runs.execute",
+    "aggregate": "fedlib.federation.aggregation",
+    "show": "fedlib.workbook.page",
     "load": "fedlib.data",
 }
 __all__ = list(_LAZY)

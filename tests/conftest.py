@@ -52,6 +52,17 @@ def start(tmp_path, environment):
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.fixture(scope="session")
+def local_ray():
+    """Tests that need Ray are skipped where it does not start, as on a very busy machine."""
+    pytest.importorskip("ray")
+    from fedlib.runs.worker import call
+
+    code, why = call("fedlib.runs.ray", "init", "local", seconds=60)
+    if code != 0:
+        pytest.skip(f"Ray does not start here: {why}")
+
+
 class Stop(Exception):
     pass
 
@@ -60,7 +71,7 @@ class Stop(Exception):
 def stopped(tmp_path, monkeypatch):
     """A function of a spec: run it up to a round, its last but one if none is given; returns where it can go on."""
     from fedlib import simulate
-    from fedlib.store import Store
+    from fedlib.runs.store import Store
 
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0")
 
@@ -83,7 +94,7 @@ def clip_folder(tmp_path_factory):
     import torch
     from safetensors.torch import save_file
 
-    from fedlib._torchvision import torchvision
+    from fedlib.core.torchvision_import import torchvision
 
     torchvision()
     import open_clip
@@ -127,11 +138,15 @@ def write_notebook(path: Path, last="print(len(records))") -> Path:
             "grid = {seed: base.replace(seed=seed) for seed in seeds}",
             metadata={"tags": ["grid"]},
         ),
-        code("import fedlib\n\nrecords = fedlib.run(grid, scale=scale)", metadata={"tags": ["nbval-ignore-output"]}),
+        code("import fedlib\n\nrecords = fedlib.run(grid)", metadata={"tags": ["nbval-ignore-output"]}),
         code(
-            "from fedlib.claims import compare, show_claims\n\n"
-            "effects = {seed: [record.accuracy[-1]] for seed, record in records.items()}\n"
-            'show_claims([compare("mine.table1.C1", "It learns something.", effects)], scale)'
+            "from dataclasses import asdict\n\n"
+            "from fedlib.workbook.claims import Claim, decide\n"
+            "from fedlib.workbook.tables import show_claims\n\n"
+            "found = asdict(decide([record.accuracy[-1] for record in records.values()]))\n"
+            'text = "FedAvg learns something.", "Table 1", "paper", "effect", "points"\n'
+            'claim = Claim("mine.table1.C1", *text, grade="own", seeds=list(records), **found)\n'
+            'show_claims([claim], scale, "three seeds")'
         ),
         code("print('first', flush=True)\nprint('second', flush=True)\nseeds"),
         code(last),

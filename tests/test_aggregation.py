@@ -12,7 +12,7 @@ from torch import nn
 
 import fedlib
 from fedlib.algorithms import ALGORITHMS, Local, Server, Weighting
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 CLIENTS, CLASSES, WIDTH = 4, 3, 6
 KINDS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint64)

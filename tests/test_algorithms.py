@@ -11,8 +11,8 @@ from fedlib.algorithms import Client
 from fedlib.algorithms.awa import AWA
 from fedlib.algorithms.lap import FedLap, neurons
 from fedlib.algorithms.prox import FedProx
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel
 
 
 def client(model: nn.Module, anchor: torch.Tensor, channels_last=False) -> Client:

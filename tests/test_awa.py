@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import fedlib
 from fedlib.algorithms import Round
 from fedlib.algorithms.awa import AWA, cosines
-from fedlib.errors import FedlibError
-from fedlib.layout import Layout
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Layout
 
 
 def states(*values):

@@ -10,8 +10,10 @@ import pytest
 from conftest import write_notebook
 
 from fedlib import RunSpec
-from fedlib.audit import choose, compare, draw
-from fedlib.store import Record, Store, checksum
+from fedlib.runs.audit import choose, draw
+from fedlib.runs.compare import compare
+from fedlib.runs.record import Record, checksum
+from fedlib.runs.store import Store
 
 TINY = {"dataset": "digits", "model": "mlp(hidden=16)", "partition": "shards", "rounds": "2", "lr": "0.05"}
 
@@ -136,8 +138,8 @@ def test_a_record_cut_in_half_is_reported_and_left_alone(shell, tmp_path, notebo
     [record] = (tmp_path / "runs").glob("*.json")
     half = record.read_text()[: record.stat().st_size // 2]
     record.write_text(half)
-    simulate = shell("simulate", *options(seed="1"))
-    for process in (simulate, shell("run", notebook, "--out", "out2"), shell("plan", notebook), shell("audit")):
+    commands = ("simulate", *options(seed="1")), ("run", notebook, "--out", "out2"), ("plan", notebook)
+    for process in (shell(*command) for command in (*commands, ("audit", "--store", "runs"))):
         assert f"{record.name} is cut short or not a record; delete it and run again" in sentence(process)
     assert record.read_text() == half and not (tmp_path / "out2").exists()
     record.unlink()
@@ -163,7 +165,7 @@ def test_plan_and_run(shell, tmp_path, notebook):
     [row] = json.loads(shell("list", notebook, "--json").stdout)
     assert (row["paper"], row["notebook"], row["title"]) == ("mine", "mine/table01_tiny", "Three runs")
     assert [(claim["id"], claim["verdict"]) for claim in row["claims"]] == [("mine.table1.C1", "reproduced")]
-    assert "reproduced      It learns something." in shell("list", notebook).stdout
+    assert "✓ reproduced (own)           FedAvg learns something." in shell("list", notebook).stdout
 
 
 def test_probes_are_printed_and_a_plan_knows_which_are_lacking(shell, notebook):
@@ -212,16 +214,17 @@ def test_data_lists_and_gets(shell):
 
 
 def test_audit_finds_the_record_whose_numbers_were_changed(shell, tmp_path):
-    assert "There is no record" in sentence(shell("audit"))
+    (tmp_path / "runs").mkdir()
+    assert "There is no record" in sentence(shell("audit", "--store", "runs"))
     assert shell("simulate", *options(), "--seed", 1, "--seed", 2).returncode == 0
-    same = shell("audit", "--json")
+    same = shell("audit", "--store", "runs", "--json")
     assert same.returncode == 0
     assert [(row["exact"], row["moved"], row["rounds"]) for row in json.loads(same.stdout)] == [(True, "", 2)] * 2
 
     store = Store(tmp_path / "runs")
     honest = store.get(store.ids()[0])
     store.put(edited(honest, bump(honest.json, 1e-6)))  # by someone who knows about the checksum, too
-    moved = shell("audit")
+    moved = shell("audit", "--store", "runs")
     assert moved.returncode == 1 and f"the numbers of 1 record moved: {honest.id}" in moved.stderr
     assert re.search(f"^{honest.id} .*MOVED: loss of round 2 was", moved.stdout, re.MULTILINE)
 
@@ -239,7 +242,7 @@ def test_audit_finds_the_record_whose_numbers_were_changed(shell, tmp_path):
 
     path = tmp_path / "runs" / f"{honest.id}.json"
     path.write_text(path.read_text().replace('"loss":[', '"loss":[1', 1))
-    assert "was edited: its checksum does not match" in sentence(shell("audit"))
+    assert "was edited: its checksum does not match" in sentence(shell("audit", "--store", "runs"))
 
 
 def bump(record: dict, by: float, first=False, name="loss") -> dict:
@@ -267,5 +270,5 @@ def test_audit_takes_the_first_rounds_of_long_runs_and_every_kind_of_run(shell, 
     near = [r for r in records if r.spec.seed == 2]
     drawn = draw([*near, *(r for r in foreign if r.id != near[0].id)], 2)
     assert drawn[0] is near[0] and drawn[1] in foreign, "half of them where every digit counts, the cheapest first"
-    rows = json.loads(shell("audit", "--sample", 2, "--seconds", 60, "--jobs", 1, "--json").stdout)
+    rows = json.loads(shell("audit", "--store", "runs", "--sample", 2, "--seconds", 60, "--jobs", 1, "--json").stdout)
     assert sorted((row["rounds"], row["of"], row["moved"]) for row in rows) == [(2, 2, ""), (3, 30, "")]

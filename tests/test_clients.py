@@ -9,11 +9,13 @@ from torch import nn
 
 import fedlib
 from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel
+from fedlib.core.device import one_thread
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel
+from fedlib.core.spec import RunSpec
+from fedlib.federation.federation import Federation
 from fedlib.models import build
-from fedlib.simulation import Federation, one_thread, simulate
-from fedlib.spec import RunSpec
+from fedlib.runs.execute import simulate
 
 TINY = RunSpec(
     dataset="digits", model="mlp(hidden=8)", partition="dirichlet(alpha=0.5)", subset=200, test_subset=100, clients=4,
@@ -34,11 +36,11 @@ def trained(spec: RunSpec) -> torch.Tensor:
     """The global parameters after the run, unrounded."""
     with one_thread():
         fed, algorithm, memory = Federation(spec), Algorithm(spec.algorithm), {}
-        run = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone(), "clients": {}, "broadcast": {}}
+        run = fed.start()
         for number in range(1, spec.rounds + 1):
             r = fed.train_cohort(number, algorithm, run, {})
-            run["theta"], run["buffers"] = algorithm.aggregate(r, memory)
-    return run["theta"]
+            run.theta, run.buffers = algorithm.aggregate(r, memory)
+    return run.theta
 
 
 def states(*values) -> list[dict]:
@@ -302,12 +304,12 @@ def test_state_is_kept_for_the_clients_that_took_part_and_no_others():
     """What 1,000 clients would hold is a multiple of this: one model's length each, once they have been drawn."""
     spec = TINY.replace(clients=8, participation=0.25, algorithm="scaffold+feddyn")
     fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
-    run = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone(), "clients": {}, "broadcast": {}}
+    run = fed.start()
     drawn = set()
     for number in (1, 2):
         drawn |= set(fed.train_cohort(number, algorithm, run, {}).ids)
-        assert set(run["clients"]) == drawn
-    for kept in run["clients"].values():
+        assert set(run.clients) == drawn
+    for kept in run.clients.values():
         assert {name: len(vector) for name, vector in kept.items()} == dict.fromkeys(
             ("scaffold", "feddyn"), fed.flat.layout.size
         )

@@ -6,10 +6,10 @@ import time
 import pytest
 from test_crash import LONG, numbers
 
-from fedlib.cluster import Ray
-from fedlib.engine import run
-from fedlib.errors import FedlibError
-from fedlib.store import Store
+from fedlib.core.errors import FedlibError
+from fedlib.runs.engine import run
+from fedlib.runs.ray import Ray
+from fedlib.runs.store import Store
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")

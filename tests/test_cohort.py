@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from fedlib import cohort, simulation
 from fedlib.algorithms import Algorithm
-from fedlib.layout import FlatModel
+from fedlib.core.layout import FlatModel
+from fedlib.core.spec import RunSpec
+from fedlib.federation import cohort, federation
+from fedlib.federation.federation import Federation
 from fedlib.models import build
-from fedlib.simulation import Federation, simulate
-from fedlib.spec import RunSpec
+from fedlib.runs.execute import simulate
 
 BASE = RunSpec(
     dataset="digits(shape=(3, 32, 32))", model="mlp(hidden=16)", partition="dirichlet(alpha=0.5)", subset=150,
@@ -17,9 +18,9 @@ BASE = RunSpec(
 
 
 def trained(spec: RunSpec, at_once: bool, monkeypatch):
-    monkeypatch.setattr(simulation, "together", lambda *_: at_once)
+    monkeypatch.setattr(federation, "can_vectorise", lambda *_: at_once)
     fed, logs = Federation(spec), {}
-    run = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone(), "clients": {}, "broadcast": {}}
+    run = fed.start()
     r = fed.train_cohort(2, Algorithm(spec.algorithm), run, logs)
     return r.thetas.clone(), r.ids, logs["train_loss"]
 
@@ -37,7 +38,7 @@ def test_the_same_models_come_out(model, optimizer, monkeypatch):
 
 
 def test_whoever_diverges_is_named(monkeypatch):
-    monkeypatch.setattr(simulation, "together", lambda *_: True)
+    monkeypatch.setattr(federation, "can_vectorise", lambda *_: True)
     record = simulate(BASE.replace(lr=1e30, rounds=2))
     assert record.status == "diverged" and record.json["error"]["round"] == 1
     assert f"Client {record.json['error']['client']} diverged" in record.json["error"]["message"]
@@ -46,7 +47,7 @@ def test_whoever_diverges_is_named(monkeypatch):
 @pytest.mark.parametrize(
     "model, algorithm, changes, expected",
     [
-        ("mlp", "fedavg", {}, True), ("simple_cnn", "awa+lws", {}, True), ("resnet8", "fedavg", {}, False),
+        ("mlp", "fedavg", {}, True), ("simple_cnn", "awa+lws", {}, False), ("resnet8", "fedavg", {}, False),
         ("mlp", "fedprox(mu=0.1)", {}, False), ("alexnet", "fedavg", {}, False), ("vit(depth=1)", "fedavg", {}, False),
         ("mlp", "fedavg", {"keep_optimizer": True}, False), ("mlp", "fedavg", {"precision": "bfloat16"}, False),
     ],
@@ -54,8 +55,8 @@ def test_whoever_diverges_is_named(monkeypatch):
 def test_a_fixed_rule_of_model_method_and_device_decides(model, algorithm, changes, expected):
     spec, parts = BASE.replace(model=model, algorithm=algorithm, **changes), Algorithm(algorithm).locals
     flat = FlatModel(build(model, (3, 32, 32), 10, 0))
-    assert cohort.together(flat, spec, parts, cuda=True) is expected
-    assert not cohort.together(flat, spec, parts, cuda=False), "on a CPU one by one is faster"
+    assert cohort.can_vectorise(flat, spec, parts, cuda=True) is expected
+    assert not cohort.can_vectorise(flat, spec, parts, cuda=False), "on a CPU one by one is faster"
 
 
 @pytest.mark.cuda

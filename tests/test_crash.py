@@ -1,21 +1,24 @@
 """Nothing is lost: a deleted record comes back the same, a killed run goes on where it was."""
 
+import contextlib
 import json
 import os
 import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
+from collections import Counter
 
 import psutil
 import pytest
 from conftest import FEDLIB
+from test_engine import until
 
-from fedlib.engine import run_one
-from fedlib.simulation import simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Store
+from fedlib.core.spec import RunSpec
+from fedlib.runs.execute import run_one, simulate
+from fedlib.runs.store import Store
 
 LONG = RunSpec(
     dataset="digits", model="mlp(hidden=64)", partition="shards", algorithm="fedlap", rounds=120, local_epochs=3,
@@ -107,31 +110,103 @@ def writes(store: Store) -> set:
     return found
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def left(sessions: list[int]) -> list[psutil.Process]:
+    """The processes of these sessions that are still there; workers share the one of their driver."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            if os.getsid(process.pid) in sessions and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_whatever_is_killed_whenever_the_records_come_out_the_same(start, shell, tmp_path, kills):
-    """The driver or one of its processes is killed, at once or some writes later; a dead driver is started again."""
-    chance, store, process = random.Random(kills), Store(tmp_path / "runs"), None
+    """The driver or one of its processes is killed or stopped, at its start or some writes later.
+
+    A dead driver is started again. In the end there are the records of an undisturbed batch, and nothing else.
+    """
+    chance, store, drivers, tally = random.Random(kills), Store(tmp_path / "runs"), [], Counter()
     for _ in range(kills):
-        if process is None or process.poll() is not None:
+        if not drivers or drivers[-1].poll() is not None:
             if len(store.ids()) == len(BATCH):  # all done before its time: there must be something left to kill
                 (store.path / f"{chance.choice(store.ids())}.json").unlink()
-            process = start(*arguments(), FEDLIB_CHECKPOINT_SECONDS="0.02")
-        before, enough = writes(store), chance.choice([0, 1, 2, 4, 8])
-        while len(writes(store) - before) == 0 and enough and process.poll() is None:
+            drivers.append(start(*arguments(), FEDLIB_CHECKPOINT_SECONDS="0.02"))
+        before, enough, end = writes(store), chance.choice([0, 1, 2, 4, 8]), time.monotonic() + 30
+        while len(writes(store) - before) == 0 and enough and drivers[-1].poll() is None and time.monotonic() < end:
             time.sleep(0.01)
-        time.sleep(0.02 * enough)
-        try:
-            driver = psutil.Process(process.pid)
-            chance.choice([driver, *driver.children(recursive=True)]).kill()
-        except psutil.NoSuchProcess:
-            pass
+        time.sleep(0.02 * enough if enough else chance.uniform(0, 5))  # 0: while it or a worker is starting, perhaps
+        with contextlib.suppress(psutil.NoSuchProcess):
+            driver = psutil.Process(drivers[-1].pid)
+            victim = chance.choice([driver, *driver.children(recursive=True)])
+            number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP])
+            number = signal.SIGKILL if number == signal.SIGSTOP and victim == driver else number
+            tally["driver" if victim == driver else "worker", number.name] += 1
+            victim.send_signal(number)
         if chance.random() < 0.5:  # else the next one is killed while the driver still deals with this one
             time.sleep(0.5)
-    process.kill()
+    drivers[-1].kill()
+    until(lambda: not left([driver.pid for driver in drivers]), 10)
+    (store.path / f"{BATCH[0].id}.json").unlink(missing_ok=True)
     last = shell(*arguments())
     assert last.returncode == 0, last.stderr
     assert {id: numbers(store.get(id)) for id in store.ids()} == {s.id: numbers(simulate(s)) for s in BATCH}
-    assert not list(store.work.glob("*.checkpoint")) and not list(store.work.glob(".*.partial"))
+    assert {path.name for path in store.path.rglob("*") if path.is_file()} == {f"{spec.id}.json" for spec in BATCH}
+    print(f"{len(drivers)} drivers; {', '.join(f'{who} {what}: {n}' for (who, what), n in sorted(tally.items()))}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_workers_end_with_their_driver_at_its_start_too(start, number):
+    """Sent to the command alone, as soon as there is a worker, and a little later each time."""
+    for delay in (0, 0.05, 0.3, 1, 3):
+        process = start(*arguments())
+        until(lambda p=process: p.poll() is not None or workers(p))
+        time.sleep(delay)
+        process.send_signal(number)
+        until(lambda p=process: not workers(p), 5)
+        assert process.wait(60) in {signal.SIGKILL: [-9], signal.SIGTERM: [143, -15], signal.SIGINT: [130]}[number]
+        until(lambda p=process: not left([p.pid]), 5)
+        assert number == signal.SIGKILL or "Traceback" not in process.stderr.read()
+
+
+def workers(driver) -> list[psutil.Process]:
+    """The workers of a command that are alive, whether it is or not."""
+    found = []
+    for process in left([driver.pid]):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process] if "spawn_main" in " ".join(process.cmdline()) else []
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_worker_that_was_stopped_ends_with_its_driver(start, tmp_path, number):
+    process = started(start, Store(tmp_path / "runs"), ENDLESS)
+    for worker in workers(process):
+        worker.suspend()
+    process.send_signal(number)
+    until(lambda: not workers(process), 5)
+    process.wait(60)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from fedlib.runs.store import Store
+
+store, tally = Store("runs"), Path("tally")
+for _ in range(100):
+    with store.lock("one"):
+        before = int(tally.read_text())
+        tally.write_text(str(before + 1))
+"""
+
+
+def test_a_lock_that_is_removed_still_locks(tmp_path, environment):
+    (tmp_path / "tally").write_text("0")
+    command = [sys.executable, "-c", HOLD]
+    holders = [subprocess.Popen(command, cwd=tmp_path, env=environment) for _ in range(4)]
+    assert [holder.wait(300) for holder in holders] == [0] * 4
+    assert (tmp_path / "tally").read_text() == "400" and not list((tmp_path / "runs/.work").iterdir())
 
 
 def test_two_drivers_on_one_store_share_the_work(start, tmp_path):
@@ -159,8 +234,9 @@ def limited(call, tmp_path, environment):
 @pytest.mark.parametrize("options, says", [("size=16k", "No space left on device"), ("ro", "Read-only file system")])
 def test_a_full_disk_and_a_read_only_store_give_a_sentence(tmp_path, environment, options, says):
     failed = limited(options, tmp_path, environment | {"FEDLIB_CHECKPOINT_SECONDS": "0"})()
-    assert failed.returncode == 2 and says in failed.stderr
-    assert failed.stderr.startswith("fedlib: Cannot write") and failed.stderr.count("\n") == 1
+    assert failed.returncode == 2 and failed.stderr.startswith("fedlib: 4 of 4 runs failed")
+    lines = failed.stderr.splitlines()[1:]
+    assert len(lines) == 4 and all("failed: Cannot write" in line and says in line for line in lines)
 
 
 def test_a_checkpoint_of_another_version_or_run_is_not_used(tmp_path, monkeypatch):
@@ -171,5 +247,5 @@ def test_a_checkpoint_of_another_version_or_run_is_not_used(tmp_path, monkeypatc
     other = Store(tmp_path).checkpoint("two")
     shutil.copy(checkpoint.path, other.path)
     assert other.load() is None
-    monkeypatch.setattr("fedlib.store.FORMAT", 2)
+    monkeypatch.setattr("fedlib.runs.store.FORMAT", 2)
     assert checkpoint.load() is None

@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from fedlib import data
+from fedlib.core.errors import FedlibError
 from fedlib.data import formats, sources
-from fedlib.errors import FedlibError
+from fedlib.data.images import small_digits
 
 REAL = data.data_dir()  # before any test points elsewhere
 
@@ -309,9 +311,21 @@ def test_transforms():
         data.to_float(x, "whiten")
 
 
-def test_importing_is_light():
-    code = "import sys, fedlib.data; print([m for m in ('torchvision', 'sklearn', 'PIL') if m in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+def test_a_run_starts_without_what_it_does_not_need():
+    code = (
+        "import sys; from fedlib import RunSpec, simulate; from fedlib import engine; "
+        "simulate(RunSpec(dataset='digits', model='mlp(hidden=16)', partition='iid', rounds=1)); "
+        "print({name for name in sys.modules if name in "
+        "('torchvision', 'sklearn', 'PIL', 'pandas', 'matplotlib', 'ot', 'scipy.stats', 'scipy.optimize', 'sympy')})"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+def test_digits_are_those_of_scikit_learn():
+    x, y = load_digits(return_X_y=True)
+    raw, labels, _ = small_digits()
+    assert raw.dtype == torch.float64 and torch.equal(raw, torch.from_numpy(x))
+    assert labels.dtype == torch.int64 and torch.equal(labels, torch.from_numpy(y))
 
 
 @pytest.mark.parametrize(

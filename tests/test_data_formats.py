@@ -22,8 +22,8 @@ from scipy.io import savemat
 from scipy.sparse import csr_matrix
 
 from fedlib import RunSpec, data
+from fedlib.core.errors import FedlibError
 from fedlib.data import formats, sources, text
-from fedlib.errors import FedlibError
 
 RNG = np.random.default_rng(0)
 

@@ -1,10 +1,13 @@
-"""Many runs at once: a dead worker costs one retry, a busy run waits its turn, absent clients cost nothing."""
+"""Many runs at once: whatever a run does costs that run, a busy one waits its turn, absent clients cost nothing."""
 
 import cProfile
 import gc
 import os
 import pstats
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -14,11 +17,12 @@ import pytest
 import torch
 
 from fedlib.algorithms import Algorithm
-from fedlib.engine import run
-from fedlib.errors import FedlibError
-from fedlib.simulation import Federation, simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Store
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import RunSpec
+from fedlib.federation.federation import Federation
+from fedlib.runs.engine import run
+from fedlib.runs.execute import simulate
+from fedlib.runs.store import Store
 
 TINY = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", rounds=2)
 
@@ -46,11 +50,205 @@ def test_a_dead_worker_costs_its_run_one_retry_and_the_others_nothing(tmp_path, 
         shown = capsys.readouterr().err
         assert "6/6 rounds" in shown and "about 00:00 left]" in shown
     else:
-        with pytest.raises(FedlibError, match=f"died twice, perhaps out of memory: {deadly.id}. All others are done"):
+        why = r"1 of 3 runs failed.*\n.*: tried twice: its process was killed by signal 9, perhaps out of memory: fewer"
+        with pytest.raises(FedlibError, match=f"{why} --jobs") as error:
             run([deadly, *others], jobs=2, store=store)
+        assert f"{deadly.id} (fedavg on digits, seed 0) failed" in str(error.value)
     made = {deadly.id: deaths == 1} | {spec.id: True for spec in others}
     assert (tmp_path / "tally").read_text() == "xx" and {id: id in store.ids() for id in made} == made
-    assert not list(store.path.rglob("*.partial")) and not list(store.path.rglob("*.checkpoint"))
+    assert {path.name for path in store.path.rglob("*") if path.is_file()} == {f"{id}.json" for id in store.ids()}
+
+
+MISBEHAVE = """
+import ctypes, os, resource, signal, sys, threading, time
+import torch
+from fedlib.algorithms import Weighting, register
+
+class Unpicklable(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+        self.lock = threading.Lock()
+
+    def __reduce__(self):
+        raise TypeError("not by me")
+
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+@register("misbehave")
+class Misbehave(Weighting):
+    way: str = ""
+
+    def weigh(self, r, weights):
+        print("a run prints", self.way)
+        if self.way:
+            getattr(self, self.way)()
+        return weights
+
+    def raises(self): raise ValueError("no such weight")
+    def exits(self): os._exit(3)
+    def sleeps(self): time.sleep(10_000)
+    def eats(self):
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+        torch.ones(8 << 30)
+    def leaves(self):
+        threading.Thread(target=time.sleep, args=(10_000,)).start()
+        raise OSError("left a thread")
+
+    def lacks(self): raise MemoryError
+    def card(self): raise torch.OutOfMemoryError("CUDA out of memory")
+    def quits(self): sys.exit()
+    def interrupts(self): raise KeyboardInterrupt
+    def pickles(self): raise Unpicklable(1, 2)
+    def silent(self): raise Silent
+    def stops(self): os.kill(os.getpid(), signal.SIGSTOP)
+    def crashes(self): ctypes.string_at(0)
+    def closes(self): os.closerange(3, 1000)
+"""
+FIVE = {
+    "raises": r"ValueError: no such weight \(misbehave.py, line \d+\)",
+    "exits": "tried twice: its process ended, exit code 3",
+    "sleeps": "tried twice: no round was finished within 20 seconds",
+    "eats": r"tried twice: RuntimeError: .*can't allocate memory.*, out of memory: fewer --jobs",
+    "leaves": r"OSError: left a thread \(misbehave.py, line \d+\)",
+}
+OTHERS = {
+    "lacks": r"tried twice: MemoryError \(misbehave.py, line \d+\), out of memory: fewer --jobs",
+    "card": "tried twice: OutOfMemoryError: CUDA out of memory .*, out of memory: fewer --jobs",
+    "quits": "SystemExit",
+    "interrupts": "KeyboardInterrupt",
+    "pickles": "Unpicklable: 1 and 2",
+    "silent": "Silent: it cannot say why",
+    "stops": "tried twice: no round was finished within 20 seconds",
+    "crashes": "tried twice: its process was killed by signal 11",
+    "closes": "tried twice: its process ended",
+}
+BATCH = """
+import sys
+from functools import partial
+from fedlib import FedlibError, RunSpec
+from fedlib.runs.engine import run, train_all
+from fedlib.runs.ray import Ray
+
+if __name__ == "__main__":
+    engine, good, *ways = sys.argv[1:]
+    tiny = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", rounds=2, algorithm="misbehave")
+    specs = [tiny.replace(seed=seed) for seed in range(int(good))]
+    specs += [tiny.replace(algorithm=f"misbehave(way={way})") for way in ways]
+    try:
+        run(specs, jobs=4, engine=partial(train_all, stall=20) if engine == "processes" else Ray(engine, stall=20))
+    except FedlibError as error:
+        print(error)
+"""
+
+
+@pytest.fixture
+def script(tmp_path, environment):
+    """Run a Python script as a user would, with the plugin ``misbehave``; returns the finished process."""
+    (tmp_path / "misbehave.py").write_text(MISBEHAVE)
+    variables = environment | {"FEDLIB_PLUGINS": str(tmp_path / "misbehave.py")}
+
+    def call(text, *arguments, **more):
+        (tmp_path / "script.py").write_text(text)
+        command = [sys.executable, "script.py", *map(str, arguments)]
+        return subprocess.run(
+            command, cwd=tmp_path, env=variables | more, capture_output=True, text=True, timeout=500, check=False
+        )
+
+    return call
+
+
+def check_batch(done, store: Store, good: int, ways: dict) -> None:
+    """``good`` records, and every way to misbehave is named with its reason."""
+    assert f"{len(ways)} of {good + len(ways)} runs failed; all others are done and kept" in done.stdout, done.stderr
+    for way, why in ways.items():
+        assert re.search(rf"^\w+ \(misbehave\(way={way}\) on digits, seed 0\) failed: {why}", done.stdout, re.M), way
+    assert len(store.ids()) == good and not list(store.path.rglob("*.partial"))
+
+
+def test_one_failure_costs_one_run(script, tmp_path):
+    done = script(BATCH, "processes", 15, *FIVE)
+    check_batch(done, Store(tmp_path / "runs"), 15, FIVE)
+    assert not list((tmp_path / "runs/.work").glob("*.lock")) and done.stdout.count("a run prints") >= 15
+
+
+@pytest.mark.slow
+def test_whatever_a_run_does(script, tmp_path):
+    check_batch(script(BATCH, "processes", 2, *OTHERS), Store(tmp_path / "runs"), 2, OTHERS)
+
+
+def test_the_command_names_the_run_and_ends_with_2(shell, script, tmp_path):
+    script("")
+    options = ["simulate", "--dataset=digits", "--model=mlp(hidden=4)", "--partition=iid", "--rounds=2", "--quiet"]
+    plugin = {"FEDLIB_PLUGINS": str(tmp_path / "misbehave.py")}
+    for way in ("raises", "quits"):  # a single run stays in the process
+        alone = shell(*options, f"--algorithm=misbehave(way={way})", **plugin)
+        assert alone.returncode == 2 and "Traceback" not in alone.stderr
+        named = rf"fedlib: \w+ \(misbehave\(way={way}\) on digits, seed 0\) failed: {(FIVE | OTHERS)[way]}"
+        assert re.fullmatch(rf"{named} ?\(?.*\.\n", alone.stderr)
+    both = shell(*options, "--algorithm=misbehave(way=raises)", "--seed=1", "--seed=2", "--jobs=2", **plugin)
+    assert both.returncode == 2 and both.stderr.startswith("fedlib: 2 of 2 runs failed") and "Trace" not in both.stderr
+
+
+class Failing(RunSpec):
+    """A run that cannot be made."""
+
+    def perform(self, checkpoint=None, on_round=None):
+        raise {1: ValueError("one"), 2: SystemExit(0), 3: KeyboardInterrupt()}[self.seed]
+
+
+def test_in_this_process_too_a_failure_costs_its_run(tmp_path):
+    store, failing = Store(tmp_path), [Failing(**TINY.replace(seed=seed).to_json()) for seed in (1, 2)]
+    with pytest.raises(FedlibError, match=r"(?s)2 of 3 runs failed.*seed 1\) failed: ValueError: one.*SystemExit: 0"):
+        run([*failing, TINY], jobs=1, store=store, progress=False)
+    assert store.ids() == [TINY.id]
+    with pytest.raises(KeyboardInterrupt):
+        run(Failing(**TINY.replace(seed=3).to_json()), store=store, progress=False)
+
+
+UNGUARDED = """
+import fedlib
+from fedlib import RunSpec
+base = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", rounds=2)
+print(len(fedlib.run({specs}, jobs={jobs})))
+"""
+
+
+def test_a_script_without_a_guard(script, tmp_path):
+    for specs, jobs in (("[base]", None), ("[base, base.replace(seed=1)]", 1)):
+        done = script(UNGUARDED.format(specs=specs, jobs=jobs))
+        assert done.returncode == 0 and "Traceback" not in done.stderr, "one process is enough, so there is no other"
+    began = time.monotonic()
+    done = script(UNGUARDED.format(specs="[base.replace(seed=seed) for seed in (2, 3, 4)]", jobs=3))
+    assert done.returncode == 1 and time.monotonic() - began < 120
+    assert done.stderr.count("Traceback") == 1, "the error that nobody caught, and nothing from workers"
+    assert """must call fedlib.run under 'if __name__ == "__main__":'""" in done.stderr.splitlines()[-1]
+
+
+def test_workers_that_cannot_start_are_not_started_for_ever(script):
+    broken = "assert __name__ == '__main__'\n" + UNGUARDED.format(specs="[base, base.replace(seed=1)]", jobs=2)
+    done = script(broken)
+    assert done.returncode == 1 and "No worker process gets ready (exit code 1)" in done.stderr.splitlines()[-1]
+    assert done.stderr.count("AssertionError") <= 4
+
+
+@pytest.mark.parametrize("jobs", [0, -1, None])
+def test_at_least_one_job(tmp_path, monkeypatch, jobs):
+    monkeypatch.setenv("FEDLIB_JOBS", "0")
+    with pytest.raises(FedlibError, match=f"At least one job is needed to train; got {jobs or 0}"):
+        run([TINY, TINY.replace(seed=1)], jobs=jobs, store=Store(tmp_path))
+
+
+def test_no_more_workers_than_runs(tmp_path):
+    run([TINY, TINY.replace(seed=1)], jobs=10**9, store=Store(tmp_path), progress=False)
+    assert len(Store(tmp_path).ids()) == 2
+
+
+def test_in_a_log_the_bar_is_a_line_a_minute(tmp_path, capsys):
+    run(TINY.replace(rounds=200), store=Store(tmp_path))
+    shown = capsys.readouterr().err
+    assert shown.count("rounds [") <= 3 and "200/200 rounds" in shown and "\r" not in shown
 
 
 def test_a_run_that_another_process_is_at_is_left_to_it_while_there_are_others(tmp_path):
@@ -84,7 +282,7 @@ def many(clients: int, **changes) -> RunSpec:
 def test_clients_that_do_not_take_part_cost_nothing():
     def calls(clients: int) -> int:
         fed, algorithm = Federation(many(clients)), Algorithm("fedavg")
-        state = {"clients": {}, "broadcast": {}, "theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone()}
+        state = fed.start()
         for number in (1, 2):  # what the first of all rounds does besides is done once
             profile = cProfile.Profile()
             profile.runcall(fed.train_cohort, number, algorithm, state, {})

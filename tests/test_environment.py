@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fedlib import engine, environment
-from fedlib.errors import FedlibError
-from fedlib.spec import RunSpec
-from fedlib.store import Store, default_store
+from fedlib.core import environment
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import RunSpec
+from fedlib.runs import engine
+from fedlib.runs.store import Store, default_store
 
 ROOT = Path(__file__).resolve().parents[1]
 

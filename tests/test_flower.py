@@ -1,24 +1,32 @@
 """A method is the same under Flower as in the simulator."""
 
+import os
+import subprocess
+import sys
+import threading
+
+import psutil
 import pytest
 import torch
+from test_engine import until
 
-from fedlib.errors import FedlibError
-from fedlib.measures import Measure
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import Measure
 
 flwr = pytest.importorskip("flwr")
 
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from fedlib.aggregation import aggregate  # noqa: E402
-from fedlib.flower import Strategy, on_server, simulate  # noqa: E402
-from fedlib.spec import RunSpec  # noqa: E402
+from fedlib.core.spec import RunSpec  # noqa: E402
+from fedlib.federation.aggregation import aggregate  # noqa: E402
+from fedlib.runs.flower import Strategy, on_server, simulate  # noqa: E402
+from fedlib.runs.worker import call  # noqa: E402
 
 METHODS = ("fedavg", "fedprox(mu=0.1)+awa+lws", "feddisco", "fedadam")
 
 
-def test_flowers_own_engine_ends_where_the_simulator_does():
+def test_flowers_own_engine_ends_where_the_simulator_does(local_ray):
     found = Measure(f"under_flower(model='mlp(hidden=16)', methods={METHODS!r}, subset=400)").perform().result
     for method in METHODS:
         assert list(found[method]["apart"]) == ["1", "3"] and max(found[method]["apart"].values()) < 1e-5, method
@@ -100,7 +108,47 @@ def test_what_clients_do_is_refused_on_the_server():
     assert on_server("fedprox(mu=0.1)+lws") == "fedavg(weights=size)+lws"
 
 
-def test_clients_that_remember_are_refused():
+def test_clients_that_remember_are_refused(local_ray):
     small = dict(dataset="digits", model="mlp(hidden=16)", clients=2, subset=100, partition="iid", rounds=1)
     with pytest.raises(FedlibError, match="remember"):
         simulate(RunSpec(**small, algorithm="moon"))
+
+
+def test_where_ray_does_not_start_there_is_a_sentence_and_nothing_is_left(monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", "/dev/null/no-folder")
+    threads, small = threading.active_count(), dict(dataset="digits", model="mlp", partition="iid", rounds=1)
+    with pytest.raises(FedlibError, match="Flower's simulation failed twice: NotADirectoryError: .*needs Ray to start"):
+        simulate(RunSpec(**small, clients=2, subset=100))
+    assert threading.active_count() == threads and not psutil.Process().children(recursive=True)
+
+
+def test_a_call_that_does_not_end_is_ended_with_all_it_started(tmp_path, monkeypatch):
+    """Flower's server thread and Ray's processes, in small: a thread that stays, a child that nobody waits for."""
+    (tmp_path / "hanging.py").write_text(
+        "import subprocess, sys, threading, time\n"
+        "def hang(marker, seconds):\n"
+        "    child = subprocess.Popen([sys.executable, '-c', f'import time; time.sleep(600) # {marker}'])\n"
+        "    threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "    open(marker, 'w').close()\n"
+        "    time.sleep(float(seconds))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    marker = tmp_path / "marker"
+
+    def left() -> list:
+        return [p for p in psutil.process_iter(["cmdline"]) if str(marker) in " ".join(p.info["cmdline"] or ())]
+
+    assert call("hanging", "hang", str(marker), "600", seconds=8) == (None, "it did not end within 8 seconds")
+    assert marker.exists()
+    until(lambda: not left(), 5)
+    assert call("hanging", "hang", str(marker), "0", seconds=60) == (0, "")
+    until(lambda: not left(), 5)
+    marker.unlink()
+    driver = subprocess.Popen(
+        [sys.executable, "-c", f"from fedlib.runs.worker import call; call('hanging', 'hang', {str(marker)!r}, '600', "
+         "seconds=600)"], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    until(marker.exists)
+    driver.kill()
+    driver.wait()
+    until(lambda: not left(), 5)

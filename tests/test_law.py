@@ -11,13 +11,13 @@ from torch import nn
 import fedlib
 from fedlib.algorithms import ALGORITHMS, Algorithm, Round
 from fedlib.algorithms.law import swa_rate
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, Layout
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, Layout
+from fedlib.core.random import stream
+from fedlib.core.registry import written
+from fedlib.core.spec import RunSpec
 from fedlib.models import build
-from fedlib.random import stream
-from fedlib.registry import written
-from fedlib.simulation import simulate
-from fedlib.spec import RunSpec
+from fedlib.runs.execute import simulate
 
 LN2 = math.log(2)
 ONE = (torch.ones(1, 1), torch.tensor([0]))  # one sample x = 1 of class 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedlib.layout import FlatModel, Layout, matrix
+from fedlib.core.layout import FlatModel, Layout, matrix
 
 
 def network():

@@ -14,12 +14,14 @@ from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client, Round
 from fedlib.algorithms import clip2fl as clips
 from fedlib.algorithms.creff import classifier, generator, gradient, mismatch, with_one
 from fedlib.algorithms.fpl import class_means, finch, infonce
+from fedlib.core.device import one_thread
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, Layout
+from fedlib.core.spec import RunSpec
 from fedlib.data import load
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, Layout
+from fedlib.federation.federation import Federation
 from fedlib.models import build
-from fedlib.simulation import Federation, one_thread, simulate
-from fedlib.spec import RunSpec
+from fedlib.runs.execute import simulate
 
 TINY = RunSpec(
     dataset="digits(shape=(1, 8, 8))", model="mlp(hidden=16)", partition="dirichlet(alpha=0.5)", subset=200,
@@ -86,7 +88,7 @@ def test_creff_matching_is_autograd_through_autograd(variant, bias):
         else:
             written += sum(1 - F.cosine_similarity(real[c, j, :4], fake[j, :4], dim=0) for j in range(3))
             written += 1 - F.cosine_similarity(real[c, :, 4], fake[:, 4], dim=0) if bias else 0
-    mine = ALGORITHMS.make(f"creff(variant={variant})").objective(None, v, phi, real)
+    mine = ALGORITHMS.make(f"creff(variant={variant})").objective(None, v, phi, real, torch.arange(3))
     torch.testing.assert_close(mine, written, rtol=1e-4, atol=1e-4)
     slopes = [torch.autograd.grad(x, v, retain_graph=True)[0] for x in (mine, written)]
     torch.testing.assert_close(*slopes, rtol=1e-3, atol=1e-5)
@@ -136,7 +138,7 @@ def test_creff_server_matches_re_trains_and_leaves_the_average_alone():
         if number == 1:
             phi, v = runs["creff"]["classifier"].clone(), runs["creff"]["features"].clone()
             first = result.factors["mismatch"]
-    random = ALGORITHMS.make(form).objective(None, torch.randn_like(v), start, sent.nanmean(0))
+    random = ALGORITHMS.make(form).objective(None, torch.randn_like(v), start, sent.nanmean(0), torch.tensor([0, 1]))
     assert first < 0.2 * float(random)
     shown = Algorithm("creff").evaluated(flat.theta, flat.layout, {"creff": {"classifier": phi}})
     layer = flat.layout.classifier
@@ -170,11 +172,11 @@ def trained(spec: RunSpec) -> torch.Tensor:
     """The global parameters that would be broadcast after the run."""
     with one_thread():
         fed, algorithm, memory = Federation(spec), Algorithm(spec.algorithm), {}
-        run = {"theta": fed.flat.theta.clone(), "buffers": fed.flat.buffers.clone(), "clients": {}, "broadcast": {}}
+        run = fed.start()
         for number in range(1, spec.rounds + 1):
             r = fed.train_cohort(number, algorithm, run, {})
-            run["theta"], run["buffers"] = algorithm.aggregate(r, memory)
-    return run["theta"]
+            run.theta, run.buffers = algorithm.aggregate(r, memory)
+    return run.theta
 
 
 def test_creff_trains_as_fedavg_does_and_is_evaluated_otherwise():
@@ -219,7 +221,8 @@ def test_fpl_term_is_the_written_loss(variant):
     part, c = ALGORITHMS.make(f"fpl(temperature=0.3, variant={variant})"), client()
     c.classes, c.memo["fpl"] = 4, []
     assert part.loss(c, Batch(None, y, z, None)) is None, "no prototypes in the first round"
-    c.received["fpl"] = prototypes, labels
+    c.received["fpl"], c.data = (prototypes, labels), (None, y)
+    part.begin(c)
     mine = part.loss(c, Batch(None, y, z, None))
     written = 0.0
     for sample, label in zip(z, y, strict=True):

@@ -3,9 +3,9 @@
 import pytest
 
 from fedlib.algorithms import ALGORITHMS
+from fedlib.core.spec import RunSpec
 from fedlib.models import MODELS
-from fedlib.simulation import simulate
-from fedlib.spec import RunSpec
+from fedlib.runs.execute import simulate
 
 SMALL, CIFAR = "digits(shape=(1, 16, 16))", "digits(shape=(3, 32, 32))"
 MODEL = {  # in a form that is quick, on data of its kind; the others as they are, on SMALL

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import written
 from fedlib.models import MODELS, build
-from fedlib.registry import written
 
 MNIST, CIFAR, TINY, IMDB = (1, 28, 28), (3, 32, 32), (3, 64, 64), (200,)
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from fedlib import RunSpec, cli
 from fedlib.algorithms import ALGORITHMS, Algorithm
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import parse, written
 from fedlib.data import DATASETS
 from fedlib.data.partition import PARTITIONS
-from fedlib.errors import FedlibError
-from fedlib.measures import MEASURES, Measure
 from fedlib.models import MODELS
 from fedlib.probes import PROBES
-from fedlib.registry import parse, written
+from fedlib.runs.measures import MEASURES, Measure
 
 BASE = dict(dataset="digits", model="mlp(hidden=4)", partition="iid")
 quick = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

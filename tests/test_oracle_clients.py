@@ -10,13 +10,13 @@ from torch import Tensor, nn
 import fedlib
 from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client
 from fedlib.algorithms.dw import relations
-from fedlib.layout import FlatModel
+from fedlib.core.layout import FlatModel
+from fedlib.core.optimizers import OPTIMIZERS
+from fedlib.core.random import stream
+from fedlib.core.spec import RunSpec
+from fedlib.federation.training import train
 from fedlib.models.base import Net
 from fedlib.models.mlp import MLPNet
-from fedlib.optimizers import OPTIMIZERS
-from fedlib.random import stream
-from fedlib.spec import RunSpec
-from fedlib.training import train
 
 CLIENTS = oracle.files("feddw_clients*.json")
 BASELINES = oracle.files("fedlaw_repo_baselines*.json")

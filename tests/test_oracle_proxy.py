@@ -12,12 +12,12 @@ from torch import nn
 import fedlib
 from fedlib.algorithms import Algorithm, Client, Round
 from fedlib.algorithms.distill import directions, draw
-from fedlib.layout import FlatModel, Layout
+from fedlib.core.layout import FlatModel, Layout
+from fedlib.core.optimizers import OPTIMIZERS
+from fedlib.core.random import stream
+from fedlib.core.spec import RunSpec
+from fedlib.federation.training import train
 from fedlib.models.mlp import MLPNet
-from fedlib.optimizers import OPTIMIZERS
-from fedlib.random import stream
-from fedlib.spec import RunSpec
-from fedlib.training import train
 
 LAW = [(name, i) for name in oracle.files("fedlaw_mlp*.json") for i in range(len(oracle.load(name)["runs"]))]
 BASELINES = oracle.files("fedlaw_repo_baselines*.json")

@@ -7,7 +7,7 @@ import torch
 from oracle import close, files, load, state, tensor
 
 import fedlib
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 from fedlib.models import build
 
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlib.data.partition import PARTITIONS, split
-from fedlib.data.proxy import CORRUPTIONS, corrupt, cut, holdout
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
+from fedlib.data.corruption import CORRUPTIONS, corrupt
+from fedlib.data.partition import PARTITIONS, holdout, split
+from fedlib.data.proxy import cut
 
 ORACLES = Path(os.environ.get("FEDLIB_ORACLES") or Path(__file__).parent / "oracles")
 

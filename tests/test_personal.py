@@ -7,14 +7,16 @@ import torch.nn.functional as F
 
 import fedlib
 from fedlib.algorithms import ALGORITHMS, Algorithm, Batch, Client
-from fedlib.engine import run as run_all
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, Layout
+from fedlib.core.device import one_thread
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, Layout
+from fedlib.core.spec import RunSpec
+from fedlib.federation.federation import Federation, cohort
 from fedlib.models import MODELS, build
-from fedlib.simulation import Federation, cohort, one_thread, simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Store
-from fedlib.training import evaluate
+from fedlib.models.base import evaluate
+from fedlib.runs.engine import run as run_all
+from fedlib.runs.execute import simulate
+from fedlib.runs.store import Store
 
 TINY = RunSpec(
     dataset="digits", model="mlp(hidden=8)", partition="dirichlet(alpha=0.5)", subset=200, test_subset=100, clients=4,
@@ -29,24 +31,23 @@ class Run:
     def __init__(self, **changes):
         self.spec = TINY.replace(**changes)
         self.fed, self.algorithm = Federation(self.spec), Algorithm(self.spec.algorithm)
-        flat, self.memory = self.fed.flat, {}
-        self.start = flat.theta.clone()
-        self.now = {"theta": self.start, "buffers": flat.buffers.clone(), "clients": {}, "broadcast": {}}
+        self.memory, self.now = {}, self.fed.start()
+        self.start = self.now.theta
         with one_thread():
             for number in range(1, self.spec.rounds + 1):
                 self.round = self.fed.train_cohort(number, self.algorithm, self.now, {})
                 new = self.algorithm.aggregate(self.round, self.memory)
-                self.now["theta"], self.now["buffers"] = new
+                self.now.theta, self.now.buffers = new
 
     @property
     def head(self) -> slice:
         return self.fed.flat.layout.classifier.slice
 
     def own(self, k: int) -> torch.Tensor:
-        return self.now["clients"][k]["model"][0]
+        return self.now.clients[k]["model"][0]
 
     def evaluate(self) -> dict:
-        return self.fed.evaluate(self.now["theta"], self.now["buffers"], self.algorithm, self.now["clients"])
+        return self.fed.evaluate(self.now.theta, self.now.buffers, self.algorithm, self.now.clients)
 
 
 # what stays with the clients
@@ -101,11 +102,11 @@ def test_a_client_gets_its_own_head_back_and_the_common_body():
     body, head = slice(0, a.head.start), a.head
     heads = torch.stack([a.own(k)[head] for k in range(4)])
     assert len(torch.unique(heads, dim=0)) == 4
-    assert torch.equal(a.now["theta"][head], a.start[head]), "the global head stays the first one"
+    assert torch.equal(a.now.theta[head], a.start[head]), "the global head stays the first one"
     a.fed.spec = a.spec.replace(lr=1e-30)  # a round in which nothing moves
     a.fed.train_cohort(4, a.algorithm, a.now, {})
     for k in range(4):
-        assert torch.equal(a.own(k)[head], heads[k]) and torch.equal(a.own(k)[body], a.now["theta"][body])
+        assert torch.equal(a.own(k)[head], heads[k]) and torch.equal(a.own(k)[body], a.now.theta[body])
 
 
 def test_alone_nobody_learns_from_others():
@@ -114,21 +115,21 @@ def test_alone_nobody_learns_from_others():
     assert once, "somebody took part in the first round only"
     b = Run(algorithm="local", model="cnn_fmnist", subset=60, clients=6, participation=0.34, rounds=1)
     assert all(torch.equal(a.own(k), b.own(k)) for k in once)
-    assert torch.equal(a.now["theta"], a.start), "the global model is the common start for ever"
+    assert torch.equal(a.now.theta, a.start), "the global model is the common start for ever"
 
 
 @pytest.mark.parametrize("form", ["local", "fedper"])
 def test_a_single_client_is_on_its_own_anyway(form):
     a, b = (Run(algorithm=algorithm, clients=1, participation=1.0) for algorithm in (form, "fedavg"))
-    assert torch.equal(a.own(0), b.now["theta"])
+    assert torch.equal(a.own(0), b.now.theta)
 
 
 def test_fedbabu_never_moves_the_head():
     for form in ("fedbabu", "fedbabu+fedprox+lws"):
         a = Run(algorithm=form, optimizer="sgd(momentum=0.9, weight_decay=0.01)")
         assert torch.equal(a.round.thetas[:, a.head], a.start[a.head].expand(len(a.round.ids), -1))
-        assert not torch.equal(a.now["theta"][: a.head.start], a.start[: a.head.start])
-    assert torch.equal(Run(algorithm="fedbabu").now["theta"][a.head], a.start[a.head])
+        assert not torch.equal(a.now.theta[: a.head.start], a.start[: a.head.start])
+    assert torch.equal(Run(algorithm="fedbabu").now.theta[a.head], a.start[a.head])
 
 
 @pytest.mark.parametrize("variant, head_epochs", [("paper", 3), ("released", 1)])
@@ -139,7 +140,7 @@ def test_fedrep_trains_the_head_then_the_body(variant, head_epochs):
     for epochs, moved in ((head_epochs, False), (head_epochs + 1, True)):
         part = Run(algorithm=f"fedrep(head_epochs={head_epochs})", local_epochs=head_epochs + 1, **one)
         part.fed.spec = part.spec.replace(algorithm="fedavg", local_epochs=epochs)  # fedrep would refuse to stop there
-        part.now |= {"theta": part.start, "clients": {}}
+        part.now.theta, part.now.clients = part.start, {}
         part.fed.train_cohort(1, part.algorithm, part.now, {})
         for k in (0, 1):
             assert torch.equal(part.own(k)[part.head], whole.own(k)[whole.head])
@@ -161,13 +162,13 @@ def test_fedrep_trains_the_head_then_the_body(variant, head_epochs):
 )
 def test_switched_off_they_are_fedavg_bit_for_bit(same, model):
     small = {"model": model, "subset": 60, "rounds": 2, "clients": 2, "participation": 1.0}
-    assert torch.equal(Run(algorithm=same, **small).now["theta"], Run(algorithm="fedavg", **small).now["theta"])
+    assert torch.equal(Run(algorithm=same, **small).now.theta, Run(algorithm="fedavg", **small).now.theta)
 
 
 def test_fedproto_without_strength_is_training_alone():
     a, b = (Run(algorithm=form, model="feddw_cnn_mnist", subset=60) for form in ("fedproto(strength=0)", "local"))
-    assert a.now["clients"].keys() == b.now["clients"].keys()
-    assert all(torch.equal(a.own(k), b.own(k)) for k in a.now["clients"])
+    assert a.now.clients.keys() == b.now.clients.keys()
+    assert all(torch.equal(a.own(k), b.own(k)) for k in a.now.clients)
 
 
 # their equations
@@ -299,11 +300,11 @@ def test_feddistill_is_the_divergence_from_the_mean_soft_label():
 def test_all_clients_own_models_are_scored_stale_ones_and_newcomers_too():
     a = Run(algorithm="fedper", model="cnn_fmnist", subset=120, clients=5, participation=0.4, rounds=2)
     drawn = {k for n in (1, 2) for k in cohort(a.spec, n)[0]}
-    assert set(a.now["clients"]) == drawn and 2 < len(drawn) < 5, "somebody is stale and somebody never took part"
+    assert set(a.now.clients) == drawn and 2 < len(drawn) < 5, "somebody is stale and somebody never took part"
     with one_thread():
         scores = []
         for k in range(5):
-            theta, buffers = a.now["clients"].get(k, {}).get("model", (a.now["theta"], a.now["buffers"]))
+            theta, buffers = a.now.clients.get(k, {}).get("model", (a.now.theta, a.now.buffers))
             a.fed.flat.theta.copy_(theta)
             a.fed.flat.buffers.copy_(buffers)
             scores.append(evaluate(a.fed.flat.model, a.fed.x_test, a.fed.y_test))
@@ -311,7 +312,7 @@ def test_all_clients_own_models_are_scored_stale_ones_and_newcomers_too():
     assert [first["accuracy"], first["loss"]] == np.mean(scores, axis=0).tolist() and again == first
     a.fed.train_cohort(3, a.algorithm, a.now, {})
     newly = set(cohort(a.spec, 3)[0])
-    assert {k for k, kept in a.now["clients"].items() if "score" not in kept} == newly, "others keep their score"
+    assert {k for k, kept in a.now.clients.items() if "score" not in kept} == newly, "others keep their score"
 
 
 def test_perfedavg_scores_the_global_model_fitted_to_every_client():
@@ -319,13 +320,13 @@ def test_perfedavg_scores_the_global_model_fitted_to_every_client():
     with one_thread():
         fitted, losses = a.evaluate(), []
         for mine in a.fed.indices:
-            a.fed.flat.theta.copy_(a.now["theta"])
+            a.fed.flat.theta.copy_(a.now.theta)
             a.fed.flat.grad.zero_()
             F.cross_entropy(a.fed.flat.model(a.fed.x[mine]), a.fed.y[mine]).backward()
             a.fed.flat.theta.sub_(a.fed.flat.grad, alpha=0.5)
             losses.append(evaluate(a.fed.flat.model, a.fed.x_test, a.fed.y_test)[1])
     assert fitted["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-    assert not any("model" in kept for kept in a.now["clients"].values())
+    assert not any("model" in kept for kept in a.now.clients.values())
 
 
 def test_who_is_scored_is_the_methods_own_choice_and_one_run_has_one_id():
@@ -399,10 +400,10 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(text, says):
 def test_models_are_kept_for_the_clients_that_took_part_and_no_others():
     """1,000 clients would hold 1,000 models only if all of them had been drawn."""
     a = Run(algorithm="fedala", clients=8, participation=0.25, rounds=2)
-    assert set(a.now["clients"]) == {k for n in (1, 2) for k in cohort(a.spec, n)[0]}
+    assert set(a.now.clients) == {k for n in (1, 2) for k in cohort(a.spec, n)[0]}
     size = a.fed.flat.layout.size
-    assert all(len(kept["model"][0]) == size and len(kept["model"][1]) == 0 for kept in a.now["clients"].values())
-    assert not Run(algorithm="feddistill").now["clients"] and not Run(algorithm="fedbabu").now["clients"]
+    assert all(len(kept["model"][0]) == size and len(kept["model"][1]) == 0 for kept in a.now.clients.values())
+    assert not Run(algorithm="feddistill").now.clients and not Run(algorithm="fedbabu").now.clients
 
 
 @pytest.mark.parametrize("algorithm", ["fedala", "fedrep", "fedproto", "local+dw(mu=10)"])

@@ -8,14 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedlib import pretrained
 from fedlib.algorithms import Algorithm
-from fedlib.errors import FedlibError
-from fedlib.measures import Measure
-from fedlib.models import build
-from fedlib.pretrained import STARTS, pretrain
-from fedlib.simulation import Federation, simulate
-from fedlib.spec import RunSpec
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import Measure, RunSpec
+from fedlib.federation.federation import Federation
+from fedlib.models import build, starts
+from fedlib.models.starts import STARTS
+from fedlib.runs.execute import simulate
+from fedlib.runs.pretrained import pretrain
 
 CENTRAL = dict(partition="iid", clients=1, keep_optimizer=True, rounds=2, eval_every=2, subset=200, skip=100, seed=3)
 RECIPE = RunSpec(dataset="digits(shape=(1, 16, 16))", model="cnn_fmnist", lr=0.05, **CENTRAL)
@@ -24,7 +24,7 @@ RUN = RunSpec(dataset=RECIPE.dataset, model=RECIPE.model, partition="iid", clien
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretrained, "FOLDER", tmp_path / "weights")
+    monkeypatch.setattr(starts, "FOLDER", tmp_path / "weights")
     monkeypatch.setenv("FEDLIB_STORE", str(tmp_path / "runs"))
     return tmp_path / "weights"
 

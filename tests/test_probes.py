@@ -13,7 +13,10 @@ from scipy.spatial.distance import squareform
 from fedlib.algorithms import Algorithm, Round
 from fedlib.algorithms.awa import AWA
 from fedlib.algorithms.base import Products
-from fedlib.audit import compare
+from fedlib.core.device import one_thread
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, Layout
+from fedlib.core.spec import Measure, RunSpec
 from fedlib.data.distances import (
     alignment,
     heterogeneity_degree,
@@ -22,21 +25,21 @@ from fedlib.data.distances import (
     transport,
     weight_correlations,
 )
-from fedlib.engine import estimate, missing, run, run_one
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, Layout
-from fedlib.measures import Measure
+from fedlib.federation.federation import Federation
 from fedlib.models import MODELS, build
-from fedlib.paper import layer_kind, measured
+from fedlib.models.base import evaluate
 from fedlib.probes import PROBES
 from fedlib.probes.base import draw
 from fedlib.probes.classes import augment, loudness, own, rank_correlation, shares_right
 from fedlib.probes.landscape import APART, AWAY, bends, hessian_product, mixtures, top_eigen
 from fedlib.probes.updates import entropy, kept_products, mixture
-from fedlib.simulation import Federation, one_thread, simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Record, Store, checksum
-from fedlib.training import evaluate
+from fedlib.runs.compare import compare
+from fedlib.runs.engine import missing, run
+from fedlib.runs.estimate import estimate
+from fedlib.runs.execute import run_one, simulate
+from fedlib.runs.record import Record, checksum
+from fedlib.runs.store import Store
+from fedlib.workbook.frames import layer_kind, probe_frame
 
 TINY = RunSpec(
     dataset="digits(shape=(1, 8, 8))", model="mlp(hidden=8)", partition="dirichlet(alpha=0.5)", clients=3, rounds=2,
@@ -65,7 +68,7 @@ def federated(spec: RunSpec) -> tuple[Federation, Round]:
     """The federation after its first round."""
     with one_thread():
         fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
-        start = dict(theta=fed.flat.theta.clone(), buffers=fed.flat.buffers.clone(), clients={}, broadcast={})
+        start = fed.start()
         r = fed.train_cohort(1, algorithm, start, {})
         algorithm.aggregate(r, {})
     return fed, r
@@ -515,7 +518,7 @@ def test_a_record_that_lacks_a_probe_is_run_again_and_keeps_what_it_had(tmp_path
     assert run(TINY.replace(probes="spread+histogram"), store=store).json == both[0].json, "nothing was run"
     with pytest.raises(FedlibError, match="or their probes are not in"):
         run(TINY.replace(probes="spread(rounds=(1,))"), store=store)
-    assert measured(both[0], "spread").loc[2, "tau"] == first.probe("spread")["tau"][1]
+    assert probe_frame(both[0], "spread").loc[2, "tau"] == first.probe("spread")["tau"][1]
     with pytest.raises(FedlibError, match="Unknown probe in .* 'lap'; allowed: histogram, spread"):
         both[0].probe("lap")
 
@@ -543,7 +546,7 @@ def test_numbers_that_do_not_come_out_again_are_refused_and_audited(tmp_path):
 
     series = honest.series | {"loss": [honest.series["loss"][0] + 1e-6, honest.series["loss"][1]]}
     store.put(edited(series=series))
-    with pytest.raises(FedlibError, match="to measure lap.spread, but the numbers moved: loss of round 1"):
+    with pytest.raises(FedlibError, match="was made again, but the numbers moved: loss of round 1"):
         run_one(TINY.replace(probes="lap"), store)
     assert store.get(TINY.id).series == series, "the old record was kept"
     tau = honest.probe("spread")["tau"]

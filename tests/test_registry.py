@@ -7,8 +7,8 @@ from typing import Literal
 import pytest
 
 from fedlib.algorithms import ALGORITHMS, Algorithm
-from fedlib.errors import FedlibError
-from fedlib.registry import Registry, parse, written
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import Registry, parse, written
 
 
 def test_an_annotation_may_be_a_text(monkeypatch):

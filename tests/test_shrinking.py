@@ -11,10 +11,10 @@ from torch import nn
 import fedlib
 from fedlib import RunSpec
 from fedlib.algorithms import ALGORITHMS, Algorithm
-from fedlib.errors import FedlibError
-from fedlib.layout import Layout
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Layout
 from fedlib.models import build
-from fedlib.simulation import simulate
+from fedlib.runs.execute import simulate
 
 # Two layers, three numbers: ||w|| is 5 and 2; the two clients' updates are (2, 0), (0, 0) and 2, 0.
 GLOBAL = {"a.weight": torch.tensor([3.0, 4.0]), "b.weight": torch.tensor([2.0])}

@@ -9,11 +9,13 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from fedlib import site
 from fedlib.algorithms import ALGORITHMS
-from fedlib.spec import RunSpec
-from fedlib.store import Record, Store
-from fedlib.workbook import ROOT, find
+from fedlib.core.paths import ROOT
+from fedlib.core.spec import RunSpec
+from fedlib.runs.record import Record
+from fedlib.runs.store import Store
+from fedlib.workbook import site
+from fedlib.workbook.notebooks import find
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -84,15 +86,12 @@ def test_the_gallery_has_every_algorithm_and_where_it_is_used(out):
 def test_cost_is_measured_against_the_same_run_of_fedavg(tmp_path):
     store = Store(tmp_path)
     base = RunSpec(dataset="digits", model="mlp", partition="iid", rounds=1)
-
-    class Partition:
-        fingerprint, indices = "", []
-
+    partition = {"fingerprint": "", "sizes": []}
     prox = "fedprox(mu=0.1)"
     runs = (1, "fedavg", 10), (1, prox, 12), (1, "fedprox+lws", 99), (2, "fedavg", 20), (2, prox, 20), (3, prox, 99)
     for seed, algorithm, seconds in runs:
         spec = base.replace(algorithm=algorithm, seed=seed)
-        store.put(Record.of_run(spec, {"accuracy": [0.5], "round": [1]}, Partition, "", {}, seconds))
+        store.put(Record.of_run(spec, {"accuracy": [0.5], "round": [1]}, partition, "", {}, seconds))
     assert site.costs(store) == {"fedprox": (pytest.approx(1.1), 2)}
 
 

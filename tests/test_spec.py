@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedlib.spec import RunSpec
+from fedlib.core.spec import RunSpec
 
 BASE = dict(dataset="mnist", model="mlp(hidden=64)", partition="shards(per_client=2)")
 FROZEN = [

@@ -3,13 +3,21 @@
 import json
 import os
 import stat
+import threading
+import time
+from pathlib import Path
 
 import pytest
+from filelock import Timeout
 
-from fedlib.errors import FedlibError
-from fedlib.simulation import simulate
-from fedlib.spec import RunSpec
-from fedlib.store import Record, Store, checksum, default_store, summary, write_atomically
+from fedlib.core.errors import FedlibError
+from fedlib.core.paths import ROOT
+from fedlib.core.series import summary
+from fedlib.core.spec import RunSpec
+from fedlib.runs.execute import simulate
+from fedlib.runs.files import write_atomically
+from fedlib.runs.record import MOST, Record, checksum
+from fedlib.runs.store import STALE, Store, default_store
 
 SPEC = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", clients=2, rounds=1, seed=1)
 
@@ -59,7 +67,103 @@ def test_a_record_of_a_plugin_that_is_not_loaded_says_so(tmp_path, record):
 
 def test_an_empty_variable_names_no_store(monkeypatch):
     monkeypatch.setenv("FEDLIB_STORE", "")
-    assert default_store().path.name == "runs"
+    assert default_store().path == ROOT / "build" / "runs"
+
+
+def sealed(record: Record, path: Path, change: dict, without: str = "") -> None:
+    """Write a record with other parts and a checksum that fits them."""
+    body = {k: v for k, v in (record.json | change).items() if k not in ("checksum", without)}
+    path.write_text(json.dumps(body | {"checksum": checksum(body)}))
+
+
+PARTS = "id spec revisions status error summary series partition cohorts environment seconds".split()
+ROUNDS = {"round": [1], "accuracy": [0.5]}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_record_without_a_part_is_refused(tmp_path, record, part):
+    sealed(record, tmp_path / f"{SPEC.id}.json", {}, without=part)
+    with pytest.raises(FedlibError, match=f"not a record that a run has left: see its {part}; delete it"):
+        Store(tmp_path).get(SPEC.id)
+
+
+@pytest.mark.parametrize(
+    "part, value",
+    [
+        ("id", 7), ("spec", "digits"), ("revisions", None), ("status", "fine"), ("status", "diverged"),
+        ("error", "none"), ("error", {"round": 1}), ("summary", {"last": "high"}), ("series", []), ("partition", {}),
+        ("series", ROUNDS | {"loss": []}), ("series", ROUNDS | {"loss": 3}), ("series", ROUNDS | {"loss": ["low"]}),
+        ("series", ROUNDS | {"round": ["1"]}), ("series", {"round": [2, 1], "accuracy": [0.5, 0.5]}), ("cohorts", 1),
+        ("environment", "here"), ("seconds", "long"), ("probes", []), ("probes", {"spread": []}),
+        ("probes", {"spread": {"revision": 1, "series": {"round": 1}}}), ("rounds_done", 1),
+    ],
+)  # fmt: skip
+def test_a_record_with_a_part_of_another_kind_is_refused(tmp_path, record, part, value):
+    sealed(record, tmp_path / f"{SPEC.id}.json", {part: value})
+    named = "error" if value == "diverged" else part
+    with pytest.raises(FedlibError, match=f"see its {named}; delete it"):
+        Store(tmp_path).get(SPEC.id)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, -3, 99])
+def test_a_half_done_record_has_some_of_its_rounds(tmp_path, record, rounds):
+    sealed(record, tmp_path / f"{SPEC.id}.json", {"status": "partial", "rounds_done": rounds})
+    with pytest.raises(FedlibError, match=f"has {rounds} rounds of 1; delete it"):
+        Store(tmp_path).get(SPEC.id)
+
+
+def test_what_is_no_file_is_no_record_and_nobody_waits_for_it(tmp_path, record):
+    store, path = Store(tmp_path), tmp_path / f"{SPEC.id}.json"
+    path.mkdir()
+    with pytest.raises(FedlibError, match="is cut short or not a record"):
+        store.get(SPEC.id)
+    path.rmdir()
+    os.mkfifo(path)
+    with pytest.raises(FedlibError, match="is cut short or not a record"):
+        store.get(SPEC.id)
+    path.unlink()
+    for text in ("[" * 100_000, '{"checksum": "", "a": ' * 5_000, '{"checksum": 1}', "null", '"' + "\xff" * 9 + '"'):
+        path.write_text(text)
+        with pytest.raises(FedlibError, match="is cut short or not a record|was edited"):
+            store.get(SPEC.id)
+    with open(path, "wb") as file:
+        file.truncate(MOST + 1)  # a file of zeros that takes no space
+    with pytest.raises(FedlibError, match="is cut short or not a record"):
+        store.get(SPEC.id)
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_record(tmp_path, record):
+    store = Store(tmp_path)
+    store.work.mkdir()
+    old, new = (tmp_path / f".{name}.json.1.partial" for name in ("old", "new"))
+    work = store.work / ".a.checkpoint.2.partial"
+    for path in (old, new, work):
+        path.touch()
+    for path in (old, work):
+        os.utime(path, (0, time.time() - STALE - 9))
+    store.put(record)
+    assert not old.exists() and not work.exists() and new.exists(), "somebody may be at the new one"
+
+
+def test_a_lock_leaves_nothing_and_keeps_others_out(tmp_path):
+    store, inside, entered = Store(tmp_path), [], []
+
+    def enter(name: int) -> None:
+        for _ in range(30):
+            with store.lock("x"):
+                inside.append(name)
+                entered.append(len(inside))
+                inside.remove(name)
+
+    threads = [threading.Thread(target=enter, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(entered) == 120 and set(entered) == {1}, "never two at once, though the file comes and goes"
+    assert list(store.work.iterdir()) == []
+    with store.lock("x"), pytest.raises(Timeout), store.lock("x", 0.1):
+        pass
 
 
 def test_a_record_under_another_name_or_version_is_refused(tmp_path, record):
@@ -85,8 +189,8 @@ def test_a_store_that_cannot_be_written_gives_a_sentence(tmp_path, record):
     (tmp_path / "file").write_text("")
     with pytest.raises(FedlibError, match="Cannot write"):
         write_atomically(tmp_path / "file" / "x.json", b"")
-    with pytest.raises(FedlibError, match="Cannot write"):
-        Store(tmp_path / "file").lock("x")
+    with pytest.raises(FedlibError, match="Cannot write"), Store(tmp_path / "file").lock("x"):
+        pass
 
 
 def test_summary_by_hand():
@@ -142,8 +246,8 @@ def test_json_round_trip_and_what_decides_the_id():
 
 
 def test_a_measurement_is_a_record_too(tmp_path):
-    from fedlib.engine import missing, run
-    from fedlib.measures import Measure
+    from fedlib.core.spec import Measure
+    from fedlib.runs.engine import missing, run
 
     measure = Measure("aggregation_time(model=lenet, shape=(1, 28, 28), clients=3, methods=('fedavg', 'lws'), turns=2)")
     assert Measure(measure.text) == measure and measure.id != Measure("aggregation_time(model=lenet)").id
@@ -158,7 +262,7 @@ def test_a_measurement_is_a_record_too(tmp_path):
 
 def test_seconds_of_a_local_epoch_are_those_of_the_method():
     """MOON, which also runs two frozen models, takes longer than FedAvg on the same batches."""
-    from fedlib.measures import Measure
+    from fedlib.core.spec import Measure
 
     methods, data = ("fedavg", "moon", "dw"), "digits(shape=(3, 32, 32))"
     measure = Measure(f"epoch_time(model=simple_cnn, dataset={data!r}, methods={methods!r}, subset=400)")
@@ -172,7 +276,7 @@ def test_seconds_of_a_local_epoch_are_those_of_the_method():
 
 
 def test_a_round_costs_time_and_bytes():
-    from fedlib.measures import Measure
+    from fedlib.core.spec import Measure
 
     methods = ("fedavg", "scaffold", "fedper", "local", "fedproto", "fednova", "dw", "law(epochs=40)")
     text = f"round_cost(model='mlp(hidden=16)', proxy='balanced(size=20)', methods={methods!r})"

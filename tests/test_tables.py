@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedlib import paper
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
+from fedlib.workbook import fedlaw_plots, frames, reported, settings
 
 CELL = {"fedavg": "fedavg", "fedavg+lws": "lws(beta={beta})"}
 
 
 def test_a_grid_has_a_run_for_every_cell_and_the_strength_goes_with_the_network():
     columns = [("fashion_mnist", 100), ("bn_counters", 0.1)]
-    grid = paper.runs("fedlws", columns, CELL, [1, 2], "laptop", beta={"": 0.1, "resnet": 0.02})
+    grid = settings.build_grid("fedlws", columns, CELL, [1, 2], "laptop", beta={"": 0.1, "resnet": 0.02})
     assert len(grid) == 2 * 2 * 2
     assert grid["fashion_mnist", 100, "fedavg+lws", 2].algorithm == "fedavg+lws(beta=0.1)"
     assert grid["bn_counters", 0.1, "fedavg+lws", 1].algorithm == "fedavg+lws(beta=0.02)"
@@ -24,7 +24,7 @@ def test_a_grid_has_a_run_for_every_cell_and_the_strength_goes_with_the_network(
 
 def test_the_servers_work_goes_with_the_column():
     columns = [("fashion_mlp", 0.1), ("cifar10_cnn", 100), ("cifar100_cnn", 100)]
-    grid = paper.served("fedlaw", columns, ["fedavg", "law", "feddf"], [8], "paper")
+    grid = settings.server_grid("fedlaw", columns, ["fedavg", "law", "feddf"], [8], "paper")
     assert len(grid) == 3 * 3
     fashion, cifar10, cifar100 = (grid[*at, "law", 8] for at in columns)
     assert "lr=0.005" in fashion.algorithm and "lr=0.005" in cifar100.algorithm
@@ -34,61 +34,41 @@ def test_the_servers_work_goes_with_the_column():
 
 
 def test_a_column_at_the_papers_own_setting_is_the_papers_own_at_every_scale_but_smoke():
-    theirs = paper.served("fedlaw", [("fashion_mlp", 0.1)], ["fedavg", "law", "feddf"], [8], "paper")
-    here = paper.served("fedlaw", [("fashion_mlp_own", 0.1)], ["fedavg", "law", "feddf"], [8], "laptop")
+    theirs = settings.server_grid("fedlaw", [("fashion_mlp", 0.1)], ["fedavg", "law", "feddf"], [8], "paper")
+    here = settings.server_grid("fedlaw", [("fashion_mlp_own", 0.1)], ["fedavg", "law", "feddf"], [8], "laptop")
     assert [spec.id for spec in here.values()] == [spec.id for spec in theirs.values()]
-    assert paper.differences("fedlaw", ["fashion_mlp_own"], "laptop").empty
-    assert paper.setting("fedlaw", "fashion_mlp_own", "smoke")["dataset"] == "digits"
+    assert settings.differences("fedlaw", ["fashion_mlp_own"], "laptop").empty
+    assert settings.setting("fedlaw", "fashion_mlp_own", "smoke")["dataset"] == "digits"
 
 
 def test_a_column_may_have_another_partition():
-    (spec,) = paper.runs("fedlws", [("fashion_mnist", "iid")], {"fedavg": "fedavg"}, [1], "smoke").values()
+    (spec,) = settings.build_grid("fedlws", [("fashion_mnist", "iid")], {"fedavg": "fedavg"}, [1], "smoke").values()
     assert spec.partition == "iid"
 
 
 def test_smoke_runs_its_own_columns_or_those_of_laptop():
-    assert len(paper.columns("fedawa", "table1", "smoke")) == 1 < len(paper.columns("fedawa", "table1", "laptop"))
-    assert paper.columns("fedlws", "table6", "smoke") == paper.columns("fedlws", "table6", "laptop")
-    assert ("cifar100", 1) in paper.columns("fedlws", "table6", "paper")
+    assert len(settings.columns("fedawa", "table1", "smoke")) == 1 < len(settings.columns("fedawa", "table1", "laptop"))
+    assert settings.columns("fedlws", "table6", "smoke") == settings.columns("fedlws", "table6", "laptop")
+    assert ("cifar100", 1) in settings.columns("fedlws", "table6", "paper")
     with pytest.raises(FedlibError, match="table"):
-        paper.columns("fedlws", "table99", "paper")
+        settings.columns("fedlws", "table99", "paper")
 
 
-def test_the_reported_gap_is_taken_over_columns_that_have_both():
-    told = {("a", 1, "x"): 3.0, ("a", 1, "y"): 1.0, ("b", 1, "x"): 5.0, ("b", 1, "y"): 4.0, ("c", 1, "x"): 90.0}
-    assert paper.gap(told, "x", "y") == 1.5
-    assert paper.gap(told, "x", "y", {("b", 1)}) == 1.0
-    assert paper.gap(told, "x", "y", {("c", 1)}) is None
-
-
-def test_the_reported_lead_is_over_the_best_other_of_each_column():
+def test_the_reported_gap_is_that_over_the_best_other_of_each_column_that_has_them_all():
     told = {("a", 1, "x"): 3.0, ("a", 1, "y"): 1.0, ("a", 1, "z"): 2.5, ("b", 1, "x"): 5.0, ("b", 1, "y"): 4.0}
-    assert paper.lead(told, "x", ["y", "z"], [("a", 1), ("b", 1)]) == 0.5, "b has no z"
-    assert paper.lead(told, "x", ["y"], [("a", 1), ("b", 1)]) == 1.5
-    assert paper.lead(told, "x", ["y", "z"], [("b", 1)]) is None
-
-
-def test_the_effect_of_other_data_decides_no_verdict():
-    index = pd.MultiIndex.from_product([["a"], [1], ["x", "y"], [1, 2, 3]], names=["data", "alpha", "method", "seed"])
-    scores = pd.DataFrame({"last 10": [1.1, 1.2, 1.0, 1.0, 1.0, 1.0]}, index=index)
-    told = {("b", 1, "x"): 9.0, ("b", 1, "y"): 1.0}
-    (claim,) = paper.verdicts("p.table1", {("x", "y"): "x is better."}, scores, told)
-    assert (claim.id, claim.reported, claim.verdict) == ("p.table1.C1", None, "undecided")
-    assert "+8" in claim.note
-    (claim,) = paper.verdicts(
-        "p.table1", {("x", "y"): "x."}, scores, told | {("a", 1, "x"): 9.0, ("a", 1, "y"): 1.0}, "b"
-    )
-    assert (claim.id, claim.reported, claim.verdict) == ("p.table1.C1b", 8.0, "not reproduced")
+    assert reported.reported_gaps(told, "x", "y").to_dict() == {("a", 1): 2.0, ("b", 1): 1.0}
+    assert reported.reported_gaps(told, "x", ["y", "z"]).to_dict() == {("a", 1): 0.5}, "b has no z"
+    assert reported.reported_gaps(told, "x", "nobody").empty
 
 
 def test_reported_cells_come_under_our_names():
-    told = paper.told("fedlws", "table6", lambda row: (row["dataset"], row["alpha"], row["method"]))
+    told = reported.reported_cells("fedlws", "table6", lambda row: (row["dataset"], row["alpha"], row["method"]))
     assert told["cifar10", 1, "fedavg"] == 75.18
     assert len(told) == 24
 
 
 def test_printed_means_and_gains_that_do_not_follow_from_the_cells():
-    found = paper.slips("fedlws")
+    found = reported.arithmetic_errors("fedlws")
     means = found[found["number"].str.startswith("mean accuracy")].set_index("number")["from the cells"]
     assert means.to_dict() == {
         "mean accuracy: feddisco": 58.075,
@@ -105,7 +85,7 @@ def test_printed_means_and_gains_that_do_not_follow_from_the_cells():
 
 def test_evenness_of_a_split_counts_classes_and_sizes():
     split = SimpleNamespace(result={"counts": [[5, 5], [30, 0], [0, 0]]})  # the third client is empty
-    row = paper.evenness({("a", 1): split}, ("data", "seed")).loc["a", 1]
+    row = frames.evenness({("a", 1): split}, ("data", "seed")).loc["a", 1]
     assert row["entropy"] == pytest.approx((1 + 0) / 2), "of those who hold anything"
     assert (row["smallest"], row["largest"], row["classes"]) == (0, 30, 1)
     assert row["spread of sizes"] == pytest.approx(np.std([10, 30, 0], ddof=1) / (40 / 3))
@@ -118,11 +98,8 @@ def test_steadiness_compares_the_end_with_the_best_ten_rounds_and_each_side_at_i
     end = [10, 11, 12] + [14, 15, 16] + [20, 21, 22] + [17, 18, 19.0]
     scores = pd.DataFrame({"last 10": end, "best 10": [e + 3 for e in end]}, index=index)
     scores = scores.assign(roughness=1.0, rounds=200)
-    claims = {c.id.split(".")[-1]: c for c in paper.steadiness("p.figure1", scores, {"a": "A"})}
-    assert claims["C1"].effect == claims["C1a"].effect == 6 and claims["C1"].verdict == "reproduced"
-    assert (claims["C2"].effect, claims["C2"].verdict) == (-2, "not reproduced"), "three points below its best"
-    assert claims["C3"].effect == 0
-    again = paper.steadiness("p.figure1", scores, {"a": "A"}, start=4, where=" there")
-    assert [c.id for c in again] == ["p.figure1.C4", "p.figure1.C4a", "p.figure1.C5", "p.figure1.C6"]
-    assert again[0].text.endswith("over the panels there.")
-    assert paper.steadiness("p.figure1", scores.assign(rounds=20), {"a": "A"})[2].verdict == "not run", "too short"
+    found = fedlaw_plots.steadiness(scores)
+    assert found["lead"].values.tolist() == [6, 6, 6] and found["steady"].values.tolist() == [0, 0, 0]
+    assert found["kept"].values.tolist() == [-3, -3, -3], "three points below its best"
+    assert fedlaw_plots.steadiness(scores.assign(rounds=20))["kept"].values.empty, "too short"
+    assert fedlaw_plots.steadiness(scores, data="b")["lead"].values.empty

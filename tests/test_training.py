@@ -6,14 +6,15 @@ import torch
 import torch.nn.functional as F
 
 from fedlib.algorithms import Algorithm, Client
+from fedlib.core.errors import Diverged
+from fedlib.core.layout import FlatModel, gather
+from fedlib.core.optimizers import OPTIMIZERS
+from fedlib.core.random import stream
+from fedlib.core.spec import RunSpec
 from fedlib.data import load, to_float
-from fedlib.errors import Diverged
-from fedlib.layout import FlatModel, gather
+from fedlib.federation.training import train
 from fedlib.models import build
-from fedlib.optimizers import OPTIMIZERS
-from fedlib.random import stream
-from fedlib.spec import RunSpec
-from fedlib.training import evaluate, train
+from fedlib.models.base import evaluate
 
 SHAPES = {"mlp(hidden=16)": (1, 28, 28), "simple_cnn": (3, 32, 32), "resnet8": (3, 32, 32)}
 

@@ -6,9 +6,9 @@ import nbformat
 import pytest
 from conftest import write_notebook
 
-from fedlib import workbook
-from fedlib.errors import FedlibError
-from fedlib.workbook import Notebook, cleaned, execute_all, find, typed, update
+from fedlib.core.errors import FedlibError
+from fedlib.workbook import notebooks as workbook
+from fedlib.workbook.notebooks import Notebook, cleaned, execute_all, find, typed, update
 
 COMMITTED = find()
 

@@ -32,8 +32,5 @@ from fedlib.algorithms import (  # noqa: F401  (importing registers them)
     uv,
 )
 from fedlib.algorithms.base import ALGORITHMS, Algorithm, Batch, Client, Local, Round, Server, Weighting, register
-from fedlib.plugins import load_plugins
 
 __all__ = ["ALGORITHMS", "Algorithm", "Batch", "Client", "Local", "Round", "Server", "Weighting", "register"]
-
-load_plugins()

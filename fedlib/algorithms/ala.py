@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 
 from fedlib.algorithms.base import Client, Local, last_layers, register
-from fedlib.errors import FedlibError
-from fedlib.layout import gather
-from fedlib.random import stream
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import gather
+from fedlib.core.random import stream
+from fedlib.models.base import eval_for_gradients
 
 WINDOW, CALM, MOST = 10, 0.1, 100  # converged: ten losses in a row deviate by less than 0.1; we stop at 100 passes
 
@@ -41,18 +42,18 @@ class FedALA(Local):
         own, towards = c.state["model"][0][top], c.anchor[top] - c.state["model"][0][top]
         passes = MOST if self.variant == "paper" and "fedala" not in c.state else 1
         w, batches, losses = c.state.setdefault("fedala", torch.ones_like(own)), self.batches(c), []
-        c.model.eval()
+        eval_for_gradients(c.model)
         c.theta[top] = own + towards * w
         for _ in range(passes):
-            losses.append(0.0)
+            losses.append(torch.zeros((), dtype=torch.float64, device=c.theta.device))
             for x, y in batches:
                 c.grad.zero_()
                 loss = F.cross_entropy(c.model(x), y)
                 loss.backward()
                 w.sub_(c.grad[top] * towards, alpha=self.eta).clamp_(0, 1)
                 c.theta[top] = own + towards * w
-                losses[-1] += float(loss.detach()) / len(batches)
-            if len(losses) > WINDOW and torch.tensor(losses[-WINDOW:]).std() < CALM:
+                losses[-1] += loss.detach().double() / len(batches)
+            if len(losses) > WINDOW and torch.stack(losses[-WINDOW:]).float().std() < CALM:
                 break
         c.model.train()
         c.log("ala_weight", w.mean())

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Products, Round, Weighting, register
-from fedlib.errors import FedlibError
-from fedlib.optimizers import OPTIMIZERS
+from fedlib.core.errors import FedlibError
+from fedlib.core.optimizers import OPTIMIZERS
 
 TINY = 1e-100  # keeps a vector of zeros from dividing by zero
 MOST_STEPS = 20_000  # of an optimisation that does not settle
@@ -61,12 +61,12 @@ class AWA(Weighting):
         if weights.ndim > 1:
             raise FedlibError("awa starts from one weight per client: let it follow fedavg or feddisco.")
         products = r.products if self.granularity == "layer" else r.products.model()
-        start = weights.double().expand(len(products.square), -1)  # (groups, clients)
+        start = weights.cpu().double().expand(len(products.square), -1)  # (groups, clients); see Products
         find = self.cosine if self.rule == "cosine" else self.optimise if self.variant == "paper" else self.released
         lam = find(r, products, start)
         for k, value in zip(r.ids, lam.mean(0).tolist(), strict=True):
             r.log("lambda", round(value, 4), key=str(k))
-        lam = lam.T.to(weights.dtype)
+        lam = lam.T.to(weights)
         return lam if self.granularity == "layer" else lam[:, 0]
 
     def cosine(self, r: Round, p: Products, lam: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class AWA(Weighting):
     def optimise(self, r: Round, p: Products, start: Tensor) -> Tensor:
         """Eqs. 3 and 4: lambda after the last step."""
         moved = r.state.setdefault("moved", {})
-        change = torch.stack([moved.get(k, start.new_zeros(len(start))) for k in r.ids], 1)
+        change = torch.stack([moved.get(k, start.new_zeros(len(start))).cpu() for k in r.ids], 1)
         *_, lam = self.descend(change, start.log(), lambda lam: self.objective(lam, p))
         moved.update(zip(r.ids, change.T.clone(), strict=True))
         return lam
@@ -89,7 +89,8 @@ class AWA(Weighting):
     def released(self, r: Round, p: Products, start: Tensor) -> Tensor:
         """What the code computes: T from the raw shares of ALL clients' samples, lambda from BEFORE the last step."""
         cohort, kept = float(r.sizes.sum()), r.state.get("T")
-        logits = kept.clone() if kept is not None and kept.shape == start.shape else start * (cohort / r.samples)
+        known = kept is not None and kept.shape == start.shape
+        logits = kept.cpu().clone() if known else start * (cohort / r.samples)
         each = {"cosine": 1 - cosines(p), "euclidean": norms(p) / len(r.theta), "none": 0 * norms(p)}[self.alignment]
 
         def loss(lam: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from fedlib.algorithms.base import Algorithm, Client, Local, Round, Server, register
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("fedbabu")

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedlib.errors import FedlibError
-from fedlib.layout import Layout
-from fedlib.registry import Registry, written
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Layout
+from fedlib.core.registry import Registry, written
 
 ALGORITHMS = Registry("algorithm")
 register = ALGORITHMS.register
@@ -137,7 +137,10 @@ class Server:
 
 
 class Products(NamedTuple):
-    """Inner products of the clients' updates g_k = w_k - w_g and the global parameters w_g, in groups, float64."""
+    """Inner products of the clients' updates g_k = w_k - w_g and the global parameters w_g, in groups, float64.
+
+    They are few numbers, and what is made of them are thousands of tiny steps: they are always on the CPU.
+    """
 
     gram: Tensor  # <g_j, g_k>, (groups, clients, clients)
     inner: Tensor  # <g_k, w_g>, (groups, clients)
@@ -195,7 +198,9 @@ class Round:
                 gram[i] += g @ g.T
                 inner[i] += g @ w
                 square[i] += w @ w
-        return Products(gram, inner, square)
+        few = torch.cat([x.flatten() for x in (gram, inner, square)]).cpu()  # one transfer
+        parts = few.split([gram.numel(), inner.numel(), square.numel()])
+        return Products(*(p.view_as(x) for p, x in zip(parts, (gram, inner, square), strict=True)))
 
     @property
     def samples(self) -> float:
@@ -234,6 +239,12 @@ class Round:
             self.logs[name][key or "model"] = value
         else:  # a number of the whole model is joined by those of its layers
             self.logs[name] = {"model": self.logs[name], key: value}
+
+
+    def log_each(self, name: str, values: dict[str, Tensor]) -> None:
+        """One of several numbers each, read from the device at once."""
+        for key, value in zip(values, torch.stack(list(values.values())).tolist(), strict=True):
+            self.log(name, value, key)
 
 
 class Algorithm:
@@ -286,18 +297,19 @@ class Algorithm:
 
     def personal(self, layout: Layout, device=None) -> tuple[Tensor, Tensor] | None:
         """Masks of the parameters and of the buffers that stay with the clients; None if all are shared."""
-        modules = set().union(*(p.personal(layout) for p in self.locals))
+        if not (modules := set().union(*(p.personal(layout) for p in self.locals))):
+            return None
         masks = [torch.zeros(n, dtype=torch.bool, device=device) for n in (layout.size, layout.buffer_size)]
         for e in layout.entries:
             masks[e.buffer][e.slice] = e.module in modules
-        return tuple(masks) if modules else None
+        return tuple(masks)
 
     def aggregate(self, r: Round, memory: dict[str, dict]) -> tuple[Tensor, Tensor]:
         """The new global (theta, buffers); ``memory`` keeps what parts remember, by part name."""
         personal = self.personal(r.layout, r.theta.device)
         if personal:  # is not sent: to the server these did not move
-            r.thetas[:, personal[0]] = r.theta[personal[0]]
-            r.client_buffers[:, personal[1]] = r.buffers[personal[1]]
+            r.thetas.copy_(torch.where(personal[0], r.theta, r.thetas))
+            r.client_buffers.copy_(torch.where(personal[1], r.buffers, r.client_buffers))
         weights = start_weights(self.start, r.sizes)
         for part in self.weightings:
             r.state = memory.setdefault(part.name, {})
@@ -325,6 +337,9 @@ class Algorithm:
         for part in self.servers:
             theta = part.evaluated(theta, layout, memory.get(part.name, {}))
         return theta
+
+
+ALGORITHMS.compose = Algorithm
 
 
 def last_layers(layout: Layout, count: int, method: str) -> list:

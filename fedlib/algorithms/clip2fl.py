@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedlib._torchvision import torchvision
 from fedlib.algorithms.base import Batch, Client, Round, register
 from fedlib.algorithms.creff import CReFF
+from fedlib.core.errors import FedlibError
+from fedlib.core.torchvision_import import torchvision
 from fedlib.data import Dataset, data_dir
-from fedlib.errors import FedlibError
 
 
 @register("clip2fl")
@@ -53,10 +53,10 @@ class CLIP2FL(CReFF):
         p, log_q = (clip / self.temperature).softmax(1), (mine / self.temperature).log_softmax(1)
         return self.distill * self.temperature**2 * F.kl_div(log_q, p, reduction="batchmean")
 
-    def objective(self, r: Round, v: Tensor, phi: Tensor, real: Tensor) -> Tensor:
+    def objective(self, r: Round, v: Tensor, phi: Tensor, real: Tensor, present: Tensor) -> Tensor:
         text = self.text(*r.need("dataset"), v.shape[2]).to(v.device)
         term = contrast(v @ text.T / self.contrast_temperature, self.variant)
-        return super().objective(r, v, phi, real) + self.contrast * term
+        return super().objective(r, v, phi, real, present) + self.contrast * term
 
     def text(self, dataset: Dataset, width: int) -> Tensor:
         """CLIP's feature of every class name, of length one."""

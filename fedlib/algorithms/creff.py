@@ -13,14 +13,15 @@ averaged model is broadcast and trained as it is.
 import math
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.algorithms.base import Client, Local, Round, Server, register
-from fedlib.errors import FedlibError
-from fedlib.layout import Layout
-from fedlib.random import stream, torch_seed
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Layout
+from fedlib.core.random import stream, torch_seed
 
 DRAWS, DRAWN = 10, 32  # as released: how often a client draws images of a class, and how many at most
 
@@ -47,24 +48,30 @@ class CReFF(Local, Server):
 
     def begin(self, c: Client) -> None:
         phi = c.received.get(self.name, classifier(c.layout, c.anchor))
-        z, y = with_one(c.features(), phi), c.data[1].cpu()
+        z, y = with_one(c.features(), phi), c.data[1].cpu().numpy()
         rng = stream(c.spec.seed, self.name, c.round, c.id) if self.variant == "released" else None
         c.uploads[self.name] = torch.full((len(phi), *phi.shape), math.nan, device=z.device)  # NaN: no such class here
-        for label in y.unique():
-            mine = torch.nonzero(y == label)[:, 0].numpy()
-            draws = [rng.permutation(mine)[:DRAWN] for _ in range(DRAWS)] if rng else [mine]
-            c.uploads[self.name][label] = sum(gradient(phi, z[i], label) for i in draws) / len(draws)
+        classes, draws = np.unique(y).tolist(), []
+        for label in classes:
+            (mine,) = np.nonzero(y == label)
+            draws += [rng.permutation(mine)[:DRAWN] for _ in range(DRAWS)] if rng else [mine]
+        rows = torch.from_numpy(np.concatenate(draws)).to(z.device).split([len(i) for i in draws])  # one transfer
+        times = len(draws) // len(classes)
+        for n, label in enumerate(classes):
+            each = [gradient(phi, z[i], label) for i in rows[n * times : (n + 1) * times]]
+            c.uploads[self.name][label] = sum(each) / times
 
     def step(self, r: Round) -> Tensor:
         phi = r.state.get("classifier", classifier(r.layout, r.theta))
         real = torch.stack(r.sent(self.name)).nanmean(0)
+        present = torch.nonzero(~real[:, 0, 0].isnan())[:, 0]  # the classes that somebody has
         v = r.state.get("features")
         if v is None:
             shape = len(phi), self.features, r.layout.classifier.entries[0].shape[1]
             v = torch.randn(shape, generator=generator(r, self.name)).to(phi)
         for _ in range(self.steps):
             v.requires_grad_()
-            loss = self.objective(r, v, phi, real)
+            loss = self.objective(r, v, phi, real, present)
             (slope,) = torch.autograd.grad(loss, v)
             v = v.detach() - self.lr * slope
         r.log("mismatch", loss.detach())
@@ -72,9 +79,8 @@ class CReFF(Local, Server):
         r.state["classifier"] = r.broadcast[self.name] = self.retrain(r, v, phi)
         return r.aggregate
 
-    def objective(self, r: Round, v: Tensor, phi: Tensor, real: Tensor) -> Tensor:
-        """The mismatch summed over the classes that somebody has."""
-        present = torch.nonzero(~real[:, 0, 0].isnan())[:, 0]
+    def objective(self, r: Round, v: Tensor, phi: Tensor, real: Tensor, present: Tensor) -> Tensor:
+        """The mismatch summed over the classes that are present."""
         fake = gradient(phi, with_one(v[present], phi), present)
         return mismatch(real[present], fake, v.shape[2], self.variant).sum()
 
@@ -83,9 +89,10 @@ class CReFF(Local, Server):
         rng = generator(r, f"{self.name} classifier", r.number)
         phi = ((2 * torch.rand(phi.shape, generator=rng) - 1) / v.shape[2] ** 0.5).to(v)
         z = with_one(v.flatten(0, 1), phi)
-        target = torch.eye(len(phi)).to(v).repeat_interleave(self.features, 0)
-        for _ in range(self.epochs):
-            for i in torch.randperm(len(z), generator=rng).to(v.device).split(self.batch):
+        target = torch.eye(len(phi), device=v.device).repeat_interleave(self.features, 0)
+        orders = torch.stack([torch.randperm(len(z), generator=rng) for _ in range(self.epochs)])
+        for order in orders.to(v.device):
+            for i in order.split(self.batch):
                 error = (z[i] @ phi.T).softmax(1) - target[i]
                 phi.addmm_(error.T, z[i], alpha=-self.classifier_lr / len(i))
         return phi
@@ -111,9 +118,9 @@ def with_one(z: Tensor, phi: Tensor) -> Tensor:
     return F.pad(z, (0, phi.shape[1] - z.shape[-1]), value=1.0)
 
 
-def gradient(phi: Tensor, z: Tensor, label: Tensor) -> Tensor:
+def gradient(phi: Tensor, z: Tensor, label: int | Tensor) -> Tensor:
     """grad_phi of the mean cross-entropy of samples z of one class, or of several classes with their labels."""
-    error = (z @ phi.T).softmax(-1) - F.one_hot(label, len(phi)).to(z)[..., None, :]
+    error = (z @ phi.T).softmax(-1) - torch.eye(len(phi), dtype=z.dtype, device=z.device)[label][..., None, :]
     return error.mT @ z / z.shape[-2]
 
 

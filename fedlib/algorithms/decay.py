@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Round, Server, register
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("awd")
@@ -47,12 +47,13 @@ class AdaDecay(Server):
             raise FedlibError("adadecay(…) needs decay >= 0 and alpha >= 0.")
 
     def step(self, r: Round) -> Tensor:
-        out = r.aggregate.clone()
+        out, means = r.aggregate.clone(), {}
         for layer in r.layout.layers:
             s = layer.slice
             size = (r.theta[s] - r.aggregate[s]).abs()
             n = (size - size.mean()) / size.std(correction=0).clamp(min=1e-12)  # a layer at rest: all alike
             factor = self.decay * 2 * torch.sigmoid(self.alpha * n)
             out[s] -= factor * r.theta[s]
-            r.log("decay", factor.mean(), key=layer.name)
+            means[layer.name] = factor.mean()
+        r.log_each("decay", means)
         return out

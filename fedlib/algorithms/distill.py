@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fedlib.algorithms.base import Round, register
 from fedlib.algorithms.proxy import OnProxy, mode, proxy_stream
-from fedlib.errors import FedlibError
-from fedlib.layout import Entry, gather
-from fedlib.optimizers import OPTIMIZERS
-from fedlib.random import torch_seed
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Entry, gather
+from fedlib.core.optimizers import OPTIMIZERS
+from fedlib.core.random import torch_seed
 
 PAPER = {"epochs": 100, "optimizer": "adam(beta1=0.5)", "lr": 0.001}  # no lr in the paper: FedDF's own
 RELEASED = {"epochs": 20, "optimizer": "sgd(momentum=0.9, weight_decay=0.0005)", "lr": 0.08}
@@ -115,12 +115,13 @@ def directions(r: Round, e: Entry) -> tuple[Tensor, Tensor, Tensor]:
 def draw(r: Round, rng: torch.Generator, noise: float) -> tuple[Tensor, Tensor]:
     """One model w_g + length * (mean + noise * sqrt(variance) * eps), tensor by tensor, counters excepted."""
     theta, buffers = r.theta.clone(), r.buffers.clone()
-    for e in r.layout.entries:
-        if not e.name.endswith("num_batches_tracked"):
-            mean, variance, length = directions(r, e)
-            eps = torch.randn(len(mean), generator=rng).to(mean.device)
-            tensor = (buffers if e.buffer else theta)[e.slice]
-            tensor += length * (mean + noise * variance.sqrt() * eps)
-            if e.name.endswith("running_var"):
-                tensor.clamp_(min=0)
+    entries = [e for e in r.layout.entries if not e.name.endswith("num_batches_tracked")]
+    sizes = [e.slice.stop - e.slice.start for e in entries]
+    drawn = torch.cat([torch.randn(n, generator=rng) for n in sizes]).to(theta.device)  # one transfer
+    for e, eps in zip(entries, drawn.split(sizes), strict=True):
+        mean, variance, length = directions(r, e)
+        tensor = (buffers if e.buffer else theta)[e.slice]
+        tensor += length * (mean + noise * variance.sqrt() * eps)
+        if e.name.endswith("running_var"):
+            tensor.clamp_(min=0)
     return theta, buffers

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Client, Local, Round, Server, register
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("feddyn")

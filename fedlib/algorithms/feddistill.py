@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedlib.algorithms.base import Batch, Client, Local, Round, Server, register
 from fedlib.algorithms.dw import mean_soft_labels, soft_labels
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("feddistill")

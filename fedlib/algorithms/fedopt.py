@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Round, Server, register
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("fedavgm")

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.algorithms.base import Batch, Client, Local, Round, Server, register
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("fpl")
@@ -33,6 +33,12 @@ class FPL(Local, Server):
         if self.temperature <= 0:
             raise FedlibError(f"fpl(temperature=…) must be positive; got {self.temperature}.")
 
+    def begin(self, c: Client) -> None:
+        if "fpl" in c.received:
+            prototypes, labels = c.received["fpl"]
+            c.memo["means"] = class_means(prototypes, labels, c.classes)
+            c.memo["all known"] = bool(torch.isin(c.data[1], labels).all())
+
     def epoch(self, c: Client) -> None:
         c.memo["fpl"] = []
 
@@ -41,10 +47,11 @@ class FPL(Local, Server):
             c.memo["fpl"].append((batch.features.detach(), batch.y))
         if "fpl" not in c.received:
             return None
-        prototypes, labels = c.received["fpl"]
-        known = torch.isin(batch.y, labels)  # the others add nothing
-        z, y = batch.features[known], batch.y[known]
-        square = (z - class_means(prototypes, labels, c.classes)[y]).square()
+        (prototypes, labels), z, y = c.received["fpl"], batch.features, batch.y
+        if not c.memo["all known"]:  # a class without prototypes adds nothing (to pick out the others, a card waits)
+            known = torch.isin(y, labels)
+            z, y = z[known], y[known]
+        square = (z - c.memo["means"][y]).square()
         square = square.sum(1) if self.variant == "paper" else square.mean(1)
         return (infonce(z, y, prototypes, labels, self.temperature) + square).sum() / len(batch.y)
 
@@ -55,13 +62,13 @@ class FPL(Local, Server):
 
     def step(self, r: Round) -> Tensor:
         prototypes, labels = [], []
-        for c, sent in enumerate(torch.stack(r.sent("fpl"), 1)):
+        for c, sent in enumerate(torch.stack(r.sent("fpl"), 1).cpu()):
             points = sent[~sent[:, 0].isnan()]
             if len(points):
-                cluster = torch.from_numpy(finch(points.cpu().numpy())).to(sent.device)
+                cluster = torch.from_numpy(finch(points.numpy()))
                 prototypes.append(class_means(points, cluster, int(cluster.max()) + 1))
                 labels += [c] * len(prototypes[-1])
-        r.broadcast["fpl"] = torch.cat(prototypes), torch.tensor(labels, device=r.theta.device)
+        r.broadcast["fpl"] = torch.cat(prototypes).to(r.theta.device), torch.tensor(labels, device=r.theta.device)
         r.log("prototypes", len(labels))
         return r.aggregate
 

@@ -1,12 +1,13 @@
 """Shrinking by a given factor, and by the best one in hindsight (FedLWS Figure 1; FedLAW Table 1)."""
 
+import scipy  # its parts are imported when they are used, which keeps the start of a run short
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fedlib.algorithms.base import Round, Server, register
 from fedlib.algorithms.lws import spread
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
+from fedlib.models.base import evaluate
 
 
 @register("gamma")
@@ -56,8 +57,6 @@ class OracleGamma(Server):
             raise FedlibError("oracle_gamma(…) needs 0 < low < high and a positive precision.")
 
     def step(self, r: Round) -> Tensor:
-        from fedlib.training import evaluate  # late: training builds on the algorithms
-
         flat, (x, y) = r.need("model", "test")
 
         def loss(gamma: float) -> float:
@@ -65,7 +64,8 @@ class OracleGamma(Server):
             flat.buffers.copy_(r.aggregate_buffers)
             return evaluate(flat.model, x, y)[1]
 
-        found = minimize_scalar(loss, bounds=(self.low, self.high), method="bounded", options={"xatol": self.precision})
+        bounds, options = (self.low, self.high), {"xatol": self.precision}
+        found = scipy.optimize.minimize_scalar(loss, bounds=bounds, method="bounded", options=options)
         gamma = found.x if found.fun < loss(self.high) else self.high  # the search never tries the ends themselves
         r.log("gamma", gamma)
         r.log("tau", spread(r.thetas).mean())

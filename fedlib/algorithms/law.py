@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedlib.algorithms.base import Round, register
 from fedlib.algorithms.proxy import OnProxy, mode, proxy_stream
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, gather
-from fedlib.optimizers import OPTIMIZERS
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, gather
+from fedlib.core.optimizers import OPTIMIZERS
 
 LAMBDA, GAMMA, BOTH = slice(None, -1), slice(-1, None), slice(None)  # of the learned vector (x_1, ..., x_m, z)
 SWA_START, SWA_LR, SWA_ANNEAL = 6, 0.05, 10  # the released code's; the paper names SWA only
@@ -43,7 +43,7 @@ class Learned(OnProxy):
             x = lam.sqrt()
         else:  # the released quadratic start forgets the sizes
             x = torch.full_like(lam, len(lam) ** -0.5)
-        return torch.cat([x, x.new_tensor([0.0 if self.function == "exp" else 1.0])])
+        return torch.cat([x, x.new_full((1,), 0.0 if self.function == "exp" else 1.0)])
 
     def weights(self, p: Tensor) -> tuple[Tensor, Tensor]:
         """lambda (Eq. 10) and gamma > 0."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Round, Weighting, register, start_weights
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("ldawa")
@@ -36,8 +36,8 @@ class LDAWA(Weighting):
             return start_weights("size", r.sizes)
         if self.variant == "paper":
             columns = [cosines(r.thetas[:, x.slice], r.theta[x.slice]) for x in r.layout.layers]
-            for layer, column in zip(r.layout.layers, columns, strict=True):
-                r.log("cosine", column.mean(), key=layer.name)
+            each = zip(r.layout.layers, columns, strict=True)
+            r.log_each("cosine", {layer.name: column.mean() for layer, column in each})
         else:
             columns = [self.of_tensor(r, e) for e in r.layout.entries]
         return torch.stack(columns, 1) / len(r.ids)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Round, Server, register
-from fedlib.errors import FedlibError
-from fedlib.layout import Entry, Layout
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Entry, Layout
 
 TRANSFORMER = re.compile(r"\b(?:blocks|transformer\.layers)\.(\d+)\.")
 
@@ -36,12 +36,15 @@ class LWS(Server):
 
     def step(self, r: Round) -> Tensor:
         low, high = self.clamp or ((0.01, 0.2) if self.variant == "released" else (0.0, float("inf")))
-        theta, buffers = r.aggregate.clone(), r.aggregate_buffers.clone()
-        for name, s, b in self.groups(r.layout):
+        theta, buffers, groups, norms = r.aggregate.clone(), r.aggregate_buffers.clone(), self.groups(r.layout), []
+        for _, s, b in groups:
             # g_k - g_mean is w_k - w_mean: the global model cancels.
             tau = torch.hypot(spread(r.thetas[:, s]), spread(r.client_buffers[:, b])).mean()  # Eq. 4
             w = torch.hypot(r.theta[s].norm(), r.buffers[b].norm())
             step = torch.hypot((theta[s] - r.theta[s]).norm(), (buffers[b] - r.buffers[b]).norm())  # ||eta_g g_g||
+            norms += tau, w, step
+        norms = torch.stack(norms).cpu().view(-1, 3)  # one transfer for all groups
+        for (name, s, b), (tau, w, step) in zip(groups, norms, strict=True):
             strength = (self.beta * tau).clamp(low, high)
             gamma = float(w / (strength * step + w)) if w > 0 else 1.0  # Eq. 8; nothing to balance around zero
             self.shrink(theta[s], r.theta[s], gamma)  # Eq. 9
@@ -53,8 +56,8 @@ class LWS(Server):
 
     def shrink(self, new: Tensor, old: Tensor, gamma: float) -> None:
         """Eq. 3 in place: new = old + step; gamma scales the step (opt), the old weights (reg) or both."""
-        felt = {"both": new, "opt": new - old, "reg": old}[self.terms]
-        new.sub_(felt, alpha=1 - gamma)
+        scaled_part = {"both": new, "opt": new - old, "reg": old}[self.terms]
+        new.sub_(scaled_part, alpha=1 - gamma)
 
     def groups(self, layout: Layout) -> list[tuple[str, slice, slice]]:
         """What shares one gamma: (name, slice of the parameters, slice of the buffers)."""

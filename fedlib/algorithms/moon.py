@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlib.algorithms.base import Batch, Client, Local, register
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("moon")

@@ -1,8 +1,8 @@
 """FedPer: personalisation layers (Arivazhagan et al., 2019)."""
 
 from fedlib.algorithms.base import Local, last_layers, register
-from fedlib.errors import FedlibError
-from fedlib.layout import Layout
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Layout
 
 
 @register("fedper")

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.algorithms.base import Algorithm, Batch, Client, Local, register
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
+from fedlib.models.base import eval_for_gradients
 
 
 @register("perfedavg")
@@ -50,7 +51,7 @@ class PerFedAvg(Local):
 
     def adapt(self, c: Client) -> None:
         x, y = c.data
-        c.model.eval()
+        eval_for_gradients(c.model)
         for _ in range(self.adapt_steps):
             c.grad.zero_()
             for xb, yb in zip(x.split(1000), y.split(1000), strict=True):

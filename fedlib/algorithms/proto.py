@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.algorithms.base import Batch, Client, Local, Round, Server, register
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("fedproto")

@@ -1,7 +1,7 @@
 """FedProx (Li et al., 2020)."""
 
 from fedlib.algorithms.base import Client, Local, register
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("fedprox")

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Round, Server
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel
-from fedlib.optimizers import OPTIMIZERS
-from fedlib.random import stream, torch_seed
-from fedlib.registry import written
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel
+from fedlib.core.optimizers import OPTIMIZERS
+from fedlib.core.random import stream, torch_seed
+from fedlib.core.registry import written
+from fedlib.models.base import eval_for_gradients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +51,15 @@ class OnProxy(Server):
     def passes(self, r: Round, epochs: int, rng: np.random.Generator) -> Iterator[list[Tensor]]:
         """Every epoch's batches, as indices into the proxy set."""
         labels = r.context["proxy"][1].cpu().numpy()
-        share = 1 / np.bincount(labels)[labels]
-        for _ in range(epochs):
+        share, n = 1 / np.bincount(labels)[labels], len(labels)
+        orders = np.empty((epochs, n), dtype=np.int64)
+        for order in orders:
             if self.sampling == "balanced":
-                order = rng.choice(len(labels), len(labels), p=share / share.sum())
+                order[:] = rng.choice(n, n, p=share / share.sum())
             else:
-                order = rng.permutation(len(labels)) if self.sampling == "shuffled" else np.arange(len(labels))
-            yield torch.from_numpy(order).to(r.theta.device).split(self.batch)
+                order[:] = rng.permutation(n) if self.sampling == "shuffled" else np.arange(n)
+        for order in torch.from_numpy(orders).to(r.theta.device):  # all at once: every transfer waits for a card
+            yield order.split(self.batch)
 
 
 def proxy_stream(r: Round) -> np.random.Generator:
@@ -68,7 +71,7 @@ def mode(r: Round, flat: FlatModel, train: bool):
     """The server's model in train or eval mode, with dropout keyed by the round; the mode it was in comes back."""
     before = flat.model.training
     torch.manual_seed(torch_seed(r.context["seed"], "proxy dropout", r.number))
-    flat.model.train(train)
+    flat.model.train() if train else eval_for_gradients(flat.model)
     try:
         yield
     finally:

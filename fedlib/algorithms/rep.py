@@ -4,8 +4,8 @@ from typing import Literal
 
 from fedlib.algorithms.babu import body
 from fedlib.algorithms.base import Client, Local, register
-from fedlib.errors import FedlibError
-from fedlib.layout import Layout
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Layout
 
 
 @register("fedrep")

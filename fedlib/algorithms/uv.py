@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.algorithms.base import Batch, Client, Local, register
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 
 
 @register("feduv")
@@ -29,7 +29,20 @@ class FedUV(Local):
             return None
         p = batch.logits.softmax(1)
         loss = self.variance * F.relu(p.shape[1] ** -0.5 - p.std(0)).mean()
-        square = F.pdist(batch.features).square()
-        if len(apart := square[square != 0]):
-            loss = loss + self.uniformity * torch.exp(-square / apart.median()).mean()
-        return loss
+        square = F.pdist(batch.features.float()).square()
+        median, apart = median_apart(square)
+        return loss + self.uniformity * apart * torch.exp(-square / median).mean()
+
+
+def median_apart(square: Tensor) -> tuple[Tensor, Tensor]:
+    """The (lower) median of what is not zero, and 1; or 1 and 0 where all is. No number is read from the device.
+
+    Its gradient goes in equal parts to all that have its value, as that of ``Tensor.median`` does.
+    """
+    value, zeros = square.detach(), (square == 0).sum()
+    middle = (zeros + (len(square) - zeros - 1).clamp(min=0) // 2).clamp(max=len(square) - 1)
+    median = value.sort().values.index_select(0, middle.view(1))[0]
+    apart = median > 0
+    mine = value == median
+    slope = ((square - value) * mine).sum() / mine.sum()  # zero, but its derivative is not
+    return torch.where(apart, median + slope, 1.0), apart.to(square)

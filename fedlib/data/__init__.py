@@ -10,11 +10,11 @@ from torch import Tensor
 
 import fedlib.data.images
 import fedlib.data.text  # noqa: F401 both register their data sets
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import written
 from fedlib.data import sources
 from fedlib.data.base import DATASETS, Dataset
 from fedlib.data.sources import data_dir
-from fedlib.errors import FedlibError
-from fedlib.registry import written
 
 __all__ = ["DATASETS", "TRANSFORMS", "Dataset", "about", "data_dir", "get", "inventory", "load", "subset", "to_float"]
 

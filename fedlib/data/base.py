@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import Registry
 from fedlib.data import sources
-from fedlib.errors import FedlibError
-from fedlib.registry import Registry
 
 DATASETS = Registry("data set")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedlib.core.errors import FedlibError
 from fedlib.data.sources import KEYS, Arrays, Form, found
-from fedlib.errors import FedlibError
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 UNPACKED = 1 << 28  # bytes: five times the largest packed file that is read

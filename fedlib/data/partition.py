@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedlib.errors import FedlibError
-from fedlib.registry import Registry
+from fedlib.core.errors import FedlibError
+from fedlib.core.random import stream
+from fedlib.core.registry import Registry
 
 PARTITIONS = Registry("partition")
 Indices = list[np.ndarray]
@@ -54,7 +55,7 @@ def split(
         raise FedlibError(f"The number of clients is 1 to the number of samples, {len(y)}; got {clients}.")
     classes = classes or int(y.max()) + 1
     domains = None if domains is None else np.asarray(domains)
-    indices = PARTITIONS.make(text).deal(Labelled(y, clients, classes, domains), np.random.RandomState(seed))
+    indices = PARTITIONS.make(text).split(Labelled(y, clients, classes, domains), np.random.RandomState(seed))
     indices = [np.asarray(i, np.int64) for i in indices]
     counts = np.stack([np.bincount(y[i], minlength=classes) for i in indices])
     total = hashlib.sha256()
@@ -67,7 +68,7 @@ def split(
 class Iid:
     """Shuffled and cut into parts that differ by at most one sample."""
 
-    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+    def split(self, data: Labelled, rng: np.random.RandomState) -> Indices:
         return np.array_split(rng.permutation(len(data.y)), data.clients)
 
 
@@ -82,7 +83,7 @@ class Shards:
         if self.per_client < 1 or (self.chunk is not None and self.chunk < 1):
             raise FedlibError("shards(per_client=…, chunk=…) are whole numbers of at least 1.")
 
-    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+    def split(self, data: Labelled, rng: np.random.RandomState) -> Indices:
         pieces = self.per_client * data.clients
         chunk = self.chunk or len(data.y) // pieces
         if chunk < 1 or pieces * chunk > len(data.y):
@@ -138,7 +139,7 @@ class Dirichlet:
     def __post_init__(self):
         _positive("dirichlet", alpha=self.alpha)
 
-    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+    def split(self, data: Labelled, rng: np.random.RandomState) -> Indices:
         pools = _shuffled(data.by_class(), rng)
         return _cut(pools, _shares(self.alpha, data.clients, data.classes, rng), rng)
 
@@ -154,7 +155,7 @@ class Hybrid:
     def __post_init__(self):
         _positive("hybrid", alpha1=self.alpha1, alpha2=self.alpha2)
 
-    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+    def split(self, data: Labelled, rng: np.random.RandomState) -> Indices:
         if not self.equal:
             return self.draw(data, rng)
         for _ in range(1000):
@@ -215,7 +216,7 @@ class LongtailDirichlet:
         if not 1 <= self.rho < np.inf:
             raise FedlibError(f"longtail_dirichlet(rho=…) is at least 1; got {self.rho}.")
 
-    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+    def split(self, data: Labelled, rng: np.random.RandomState) -> Indices:
         pools = _shuffled(data.by_class(), rng)
         last = max(data.classes - 1, 1)
         pools = [pool[: int(len(pool) * (1 / self.rho) ** (c / last))] for c, pool in enumerate(pools)]
@@ -234,7 +235,7 @@ class FeddwDirichlet:
     def __post_init__(self):
         _positive("feddw_dirichlet", alpha=self.alpha)
 
-    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+    def split(self, data: Labelled, rng: np.random.RandomState) -> Indices:
         shares = _shares(self.alpha, data.clients, data.classes, rng)
         parts = [
             np.split(pool, (share.cumsum()[:-1] * len(pool)).astype(int))
@@ -249,7 +250,7 @@ class ClassBlocks:
     """Twelve clients of equal size: four hold the first half of the classes, four the other half, four all
     of them (FedLWS Fig. 5, FedAWA Fig. 2); every client is balanced over the classes it holds."""
 
-    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+    def split(self, data: Labelled, rng: np.random.RandomState) -> Indices:
         pools = _shuffled(data.by_class(), rng)
         unit = min(map(len, pools)) // 12  # of a class: two units to each of its 4 clients, one to the last 4
         if data.clients != 12 or data.classes % 2 or not unit:
@@ -270,7 +271,7 @@ class ClassBlocks:
 class Domains:
     """Feature shift: clients are divided among the domains in order, and share their domain at random."""
 
-    def deal(self, data: Labelled, rng: np.random.RandomState) -> Indices:
+    def split(self, data: Labelled, rng: np.random.RandomState) -> Indices:
         if data.domains is None:
             raise FedlibError("The partition 'domains' needs a data set that has domains; take another partition.")
         names = np.unique(data.domains)
@@ -281,3 +282,14 @@ class Domains:
             mine = np.flatnonzero(data.domains == name)
             dealt += np.array_split(rng.permutation(mine), len(clients))
         return dealt
+
+
+def holdout(indices: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """What a client still trains on when ``fraction`` of its samples, rounded down, is kept from it at random."""
+    if not 0 <= fraction < 1:
+        raise FedlibError(f"The client hold-out is a share from 0 to below 1; got {fraction}.")
+    indices = np.asarray(indices)
+    if not fraction:
+        return indices
+    kept_back = stream(seed, "holdout").permutation(len(indices))[: int(fraction * len(indices))]
+    return np.delete(indices, kept_back)

@@ -1,14 +1,12 @@
-"""Samples set aside, and labels spoilt: the server's proxy set, clients' hold-out, corrupted clients."""
+"""The server's own data: test samples set aside as its proxy set."""
 
 import numpy as np
 
-from fedlib.data.partition import Partition
-from fedlib.errors import FedlibError
-from fedlib.random import stream
-from fedlib.registry import Registry, written
+from fedlib.core.errors import FedlibError
+from fedlib.core.random import stream
+from fedlib.core.registry import Registry, written
 
 PROXIES = Registry("proxy")
-CORRUPTIONS = Registry("corruption")
 
 
 def cut(text: str, y_test: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -64,51 +62,3 @@ class Longtail:
         short = self.size - counts.sum()  # goes to the largest remainders, so that the sum is the size
         counts[np.argsort(counts - exact, kind="stable")[:short]] += 1
         return counts
-
-
-@CORRUPTIONS.register("swap")
-class Swap:
-    """Two labels exchanged on a share of the clients, another random pair on each (FedLAW Table 8 leaves open
-    which); taken from the classes a client holds, so that the exchange is felt."""
-
-    fraction: float = 0.25
-
-    def __post_init__(self):
-        if not 0 <= self.fraction <= 1:
-            raise FedlibError(f"swap(fraction=…) is a share of the clients, 0 to 1; got {self.fraction}.")
-
-    def clients(self, clients: int, seed: int) -> np.ndarray:
-        """Which clients are corrupted; a larger fraction with the same seed adds to them."""
-        return np.sort(stream(seed, "corruption").permutation(clients)[: round(self.fraction * clients)])
-
-    def apply(self, labels: np.ndarray, partition: Partition, seed: int) -> np.ndarray:
-        """The labels after the exchange; the ones given are left as they are."""
-        old = np.asarray(labels)
-        new = old.copy()
-        classes = partition.counts.shape[1]
-        for k in self.clients(len(partition.indices), seed):
-            rng, mine, held = stream(seed, "swap", int(k)), partition.indices[k], np.flatnonzero(partition.counts[k])
-            if not len(held) or classes < 2:
-                continue
-            a = rng.choice(held)
-            others = np.setdiff1d(held if len(held) > 1 else np.arange(classes), [a])
-            b = rng.choice(others)
-            new[mine[old[mine] == a]] = b
-            new[mine[old[mine] == b]] = a
-        return new
-
-
-def corrupt(text: str, labels: np.ndarray, partition: Partition, seed: int) -> np.ndarray:
-    """The training labels as the clients see them under the corruption that ``text`` names."""
-    return CORRUPTIONS.make(text).apply(labels, partition, seed)
-
-
-def holdout(indices: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """What a client still trains on when ``fraction`` of its samples, rounded down, is kept from it at random."""
-    if not 0 <= fraction < 1:
-        raise FedlibError(f"The client hold-out is a share from 0 to below 1; got {fraction}.")
-    indices = np.asarray(indices)
-    if not fraction:
-        return indices
-    kept_back = stream(seed, "holdout").permutation(len(indices))[: int(fraction * len(indices))]
-    return np.delete(indices, kept_back)

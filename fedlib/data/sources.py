@@ -24,9 +24,9 @@ import numpy as np
 from filelock import FileLock
 from tqdm import tqdm
 
-from fedlib import environment
-from fedlib._torchvision import torchvision
-from fedlib.errors import FedlibError
+from fedlib.core import environment
+from fedlib.core.errors import FedlibError
+from fedlib.core.torchvision_import import torchvision
 
 Arrays = dict[str, np.ndarray]
 KEYS = ("x_train", "y_train", "x_test", "y_test")  # images (n, channels, height, width) or words (n, length); labels

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlib.core.errors import FedlibError
 from fedlib.data.base import DATASETS, Dataset, Files
 from fedlib.data.formats import load_npz, unpacked
 from fedlib.data.images import DIGITS, Part, every_fifth, small_digits
 from fedlib.data.sources import Arrays, Form, Source, Way, npm
-from fedlib.errors import FedlibError
 
 VOCABULARY, LENGTH = 32_000, 200  # kept at most; PFLlib's sizes for AG News and Sogou News
 # Explicit ranges, since what \w matches differs between Python versions; a Chinese character is a word.
@@ -229,7 +229,9 @@ class AgNews(Words):
             sizes=(120_000, 7_600),
             forms=(
                 Form(
-                    "ag_news_csv", ("train.csv", "test.csv"), read_csv(breaks=False),
+                    "ag_news_csv",
+                    ("train.csv", "test.csv"),
+                    read_csv(breaks=False),
                     md5=("b1a00f826fdfbd249f79597b59e1dc12", "d52ea96a97a2d943681189a97654912d"),  # torchtext's too
                 ),
             ),

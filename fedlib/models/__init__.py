@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
+from fedlib.core.random import torch_seed
 from fedlib.models import cnn, densenet, mlp, mobile, resnet, text, vit
 from fedlib.models.base import MODELS, Net
-from fedlib.random import torch_seed
 
 __all__ = ["MODELS", "Net", "build", "made"]
 FAMILIES = (cnn, densenet, mlp, mobile, resnet, text, vit)  # importing them fills the registry

@@ -1,11 +1,13 @@
 """What every model has in common: penultimate features and a linear classifier on top of them."""
 
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedlib.errors import FedlibError
-from fedlib.registry import Registry
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import Registry
 
 MODELS = Registry("model")
 
@@ -51,3 +53,37 @@ def flat(net: nn.Module, shape: tuple[int, ...]) -> int:
         size = net.maps(torch.zeros(1, *shape)).shape[1]
     net.train()
     return size
+
+
+def eval_for_gradients(model: nn.Module) -> None:
+    """Eval mode in which gradients can be taken. cuDNN's RNNs have a backward pass in train mode only; having no
+    dropout of their own, they compute the same in both."""
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.train()
+
+
+@contextmanager
+def twice_differentiable(model: nn.Module):
+    """The same for second derivatives, which cuDNN's RNNs do not have and PyTorch's own do."""
+    eval_for_gradients(model)
+    enabled, rnn = torch.backends.cudnn.enabled, any(isinstance(m, nn.RNNBase) for m in model.modules())
+    torch.backends.cudnn.enabled = enabled and not rnn
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = enabled
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, x: Tensor, y: Tensor, batch: int = 1000) -> tuple[float, float]:
+    """(accuracy, mean cross-entropy) in eval mode, in large batches."""
+    model.eval()
+    sums = torch.zeros(2, dtype=torch.float64, device=y.device)  # read once, at the end: every read waits for a card
+    for xb, yb in zip(x.split(batch), y.split(batch), strict=True):
+        logits = model(xb)
+        correct, loss = (logits.argmax(1) == yb).sum(), F.cross_entropy(logits, yb, reduction="sum")
+        sums += torch.stack([correct.double(), loss.double()])
+    correct, loss = sums.tolist()
+    return correct / len(y), loss / len(y)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 from fedlib.models.base import MODELS, Net
 
 

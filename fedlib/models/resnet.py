@@ -11,7 +11,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 from fedlib.models.base import MODELS, MappingNet, Net, image
 
 

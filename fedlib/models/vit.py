@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedlib.errors import FedlibError
+from fedlib.core.errors import FedlibError
 from fedlib.models.base import MODELS, Net, image
 
 HEAD = 64  # numbers per attention head, whatever the width

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fedlib.algorithms import Round
 from fedlib.algorithms.base import average
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel, gather
-from fedlib.random import stream
-from fedlib.registry import Registry, written
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, gather
+from fedlib.core.random import stream
+from fedlib.core.registry import Registry, written
 
 PROBES = Registry("probe")
 
@@ -71,17 +71,17 @@ def observe(fed, r: Round, sections: dict) -> Iterator[tuple[dict, dict]]:
     for text, section in sections.items():
         probe = PROBES.make(text)
         if probe.due(r.number, fed.spec.rounds):
-            with untouched(fed.flat):
+            with preserve_model(fed.flat):
                 found = probe.measure(fed, r)
             yield section["series"], {"round": r.number, **found}
 
 
 @contextmanager
-def untouched(flat: FlatModel):
+def preserve_model(flat: FlatModel):
     """Whatever happens to the model, its mode and torch's random numbers in here, nobody outside will know."""
     vectors, training = (flat.theta, flat.buffers, flat.grad), flat.model.training
     before = [v.clone() for v in vectors]
-    with torch.random.fork_rng():
+    with torch.random.fork_rng([flat.theta.device] if flat.theta.is_cuda else []):  # all cards would be opened else
         try:
             yield
         finally:
@@ -93,10 +93,10 @@ def untouched(flat: FlatModel):
 # What several probes need.
 
 
-def short(values) -> list:
+def round_significant(values) -> list:
     """Nested lists of four significant digits, to keep records small."""
     values = values.tolist() if isinstance(values, Tensor) or hasattr(values, "tolist") else values
-    return [short(v) for v in values] if isinstance(values, list | tuple) else float(f"{values:.4g}")
+    return [round_significant(v) for v in values] if isinstance(values, list | tuple) else float(f"{values:.4g}")
 
 
 def by_id(r: Round) -> list[int]:
@@ -125,7 +125,7 @@ def cosines(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(norms > 0, a @ b.T / norms, 0.0)
 
 
-def put(fed, theta: Tensor, buffers: Tensor) -> None:
+def load_weights(fed, theta: Tensor, buffers: Tensor) -> None:
     fed.flat.theta.copy_(theta)
     fed.flat.buffers.copy_(buffers)
 

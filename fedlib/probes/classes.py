@@ -3,18 +3,18 @@
 import math
 
 import numpy as np
+import scipy
 import torch
 import torch.nn.functional as F
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from fedlib.algorithms import Client, Round
 from fedlib.algorithms.dw import relations, soft_labels
-from fedlib.errors import FedlibError
-from fedlib.layout import gather
-from fedlib.probes.base import PROBES, Probe, by_id, cosines, draw, put, short
-from fedlib.random import stream
-from fedlib.training import evaluate
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import gather
+from fedlib.core.random import stream
+from fedlib.models.base import evaluate
+from fedlib.probes.base import PROBES, Probe, by_id, cosines, draw, load_weights, round_significant
 
 
 @PROBES.register("groups")
@@ -26,18 +26,19 @@ class Groups(Probe):
 
     @torch.no_grad()
     def measure(self, fed, r: Round) -> dict:
-        put(fed, r.aggregate, r.aggregate_buffers)
+        load_weights(fed, r.aggregate, r.aggregate_buffers)
         model = fed.flat.model.eval()
         right = torch.cat([model(x).argmax(1) for x in fed.x_test.split(1000)]) == fed.y_test
         groups = {"classes": (fed.y_test, fed.classes)}
         if fed.domain_test is not None:
             groups["domains"] = fed.domain_test, int(fed.data.domain_test.max()) + 1
-        return {name: short(shares_right(right, group, count)) for name, (group, count) in groups.items()}
+        return {name: round_significant(shares_right(right, group, count)) for name, (group, count) in groups.items()}
 
 
 def shares_right(right: Tensor, group: Tensor, count: int) -> Tensor:
     """The mean of ``right`` in each of ``count`` groups; NaN where one has no member."""
-    return torch.bincount(group, right.double(), count) / torch.bincount(group, minlength=count)
+    right, group = right.cpu().double(), group.cpu()  # a card's sums by group are not deterministic
+    return torch.bincount(group, right, count) / torch.bincount(group, minlength=count)
 
 
 @PROBES.register("ensemble")
@@ -61,13 +62,13 @@ class Ensemble(Probe):
         (counts,), (x, y), model = r.need("counts"), draw(fed, "ensemble", self.samples, "test"), fed.flat.model.eval()
         said = []
         for theta, buffers in zip(r.thetas, r.client_buffers, strict=True):
-            put(fed, theta, buffers)
+            load_weights(fed, theta, buffers)
             said.append(model(x))
         said = torch.stack(said)
-        put(fed, r.aggregate, r.aggregate_buffers)
+        load_weights(fed, r.aggregate, r.aggregate_buffers)
         found = loudness(said, y) | {"active": float((model.features(x) > 0).double().mean())}
         found["holds"] = int((counts[found["holds"]] > 0).sum())
-        return {name: short(value) for name, value in found.items()}
+        return {name: round_significant(value) for name, value in found.items()}
 
 
 def loudness(said: Tensor, y: Tensor) -> dict:
@@ -97,13 +98,13 @@ class ClassNorms(Probe):
         norms = r.layout.classifier.entries[0].view(r.thetas)[rows].norm(dim=2).double().cpu().numpy()
         mix = np.asarray(counts, float)[rows]
         norms, mix = norms / norms.sum(1, keepdims=True), mix / mix.sum(1, keepdims=True)
-        found = {"correlation": short([rank_correlation(s, n) for s, n in zip(mix, norms, strict=True)])}
-        return found | {"norms": short(norms[: self.keep]), "shares": short(mix[: self.keep])}
+        found = {"correlation": round_significant([rank_correlation(s, n) for s, n in zip(mix, norms, strict=True)])}
+        return found | {"norms": round_significant(norms[: self.keep]), "shares": round_significant(mix[: self.keep])}
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Spearman's; NaN where one does not vary."""
-    return float(spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else float("nan")
+    return float(scipy.stats.spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else float("nan")
 
 
 @PROBES.register("relations")
@@ -133,13 +134,13 @@ class Relations(Probe):
         off = ~torch.eye(len(sl), dtype=torch.bool, device=sl.device)
         similarity = float(torch.corrcoef(torch.stack([sl[off], cr[off]]))[0, 1])
         found = {"frobenius": float((sl - cr).norm()), "similarity": similarity}
-        return found | ({"SL": short(sl), "CR": short(cr)} if self.matrices else {})
+        return found | ({"SL": round_significant(sl), "CR": round_significant(cr)} if self.matrices else {})
 
     def soft_labels(self, fed, r: Round) -> Tensor:
         """Eq. 7: over the clients' trained models, each on its own data; a class that nobody holds is itself."""
         flat, sums, counts = fed.flat, 0.0, 0.0
         for k, theta, buffers in zip(r.ids, r.thetas, r.client_buffers, strict=True):
-            put(fed, theta, buffers)
+            load_weights(fed, theta, buffers)
             data = gather(fed.x, fed.indices[k]), fed.y[fed.indices[k]]
             mine, held = soft_labels(
                 Client(
@@ -168,7 +169,7 @@ class Omega(Probe):
         sent = r.broadcast.get("omega", sl)
         cr = relations(r.layout.classifier.entries[0].view(r.aggregate))
         found = {"term": (sent - cr).square().mean(), "lag": (sent - sl).norm(), "diagonal": sent.diagonal().mean()}
-        return {name: short(value) for name, value in found.items()}
+        return {name: round_significant(value) for name, value in found.items()}
 
 
 @PROBES.register("augmented")
@@ -194,11 +195,11 @@ class Augmented(Probe):
         return (self.draws + 1) * test / 3
 
     def measure(self, fed, r: Round) -> dict:
-        put(fed, r.aggregate, r.aggregate_buffers)
+        load_weights(fed, r.aggregate, r.aggregate_buffers)
         rng = stream(fed.spec.seed, "probe augmented", r.number)
         pictures = [augment(fed.x_test, rng, self.degrees) for _ in range(self.draws)]
         right = [100 * evaluate(fed.flat.model, x, fed.y_test)[0] for x in (fed.x_test, *pictures)]
-        return {"clean": short(right[0]), "augmented": short(right[1:])}
+        return {"clean": round_significant(right[0]), "augmented": round_significant(right[1:])}
 
 
 def augment(x: Tensor, rng: np.random.Generator, degrees: float = 0.0, frame: int = 4) -> Tensor:
@@ -242,7 +243,7 @@ class Tsne(Probe):
         from sklearn.manifold import TSNE
 
         x, y = draw(fed, "tsne", self.samples, "test")
-        put(fed, r.aggregate, r.aggregate_buffers)
+        load_weights(fed, r.aggregate, r.aggregate_buffers)
         features = torch.nn.functional.normalize(fed.flat.model.eval().features(x).double())
         rows = torch.nn.functional.normalize(r.layout.classifier.entries[0].view(r.aggregate).double())
         seed = int(stream(fed.spec.seed, "probe tsne").integers(2**31))

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
+import scipy
 import torch
 import torch.nn.functional as F
-from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
 from fedlib.algorithms import Round
-from fedlib.errors import FedlibError
-from fedlib.layout import FlatModel
-from fedlib.probes.base import PROBES, Probe, by_id, draw, put, short
-from fedlib.random import stream
-from fedlib.training import evaluate
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel
+from fedlib.core.random import stream
+from fedlib.models.base import evaluate, twice_differentiable
+from fedlib.probes.base import PROBES, Probe, by_id, draw, load_weights, round_significant
 
 
 @PROBES.register("histogram")
@@ -31,7 +31,7 @@ class Histogram(Probe):
             raise FedlibError("histogram(…) needs two bins or more and a positive limit and threshold.")
 
     def measure(self, fed, r: Round) -> dict:
-        w = r.aggregate
+        w = r.aggregate.cpu()  # a card's histc is not deterministic
         counts = torch.histc(w.clamp(-self.limit, self.limit), self.bins, -self.limit, self.limit)
         return {"counts": counts.long().tolist(), "near_zero": float((w.abs() < self.near).double().mean())}
 
@@ -49,7 +49,7 @@ class Rescaling(Probe):
 
     def measure(self, fed, r: Round) -> dict:
         loss = loss_at(fed, r, *draw(fed, "rescaling", self.samples, self.on))
-        return {"loss": short([loss(factor * r.aggregate) for factor in self.factors])}
+        return {"loss": round_significant([loss(factor * r.aggregate) for factor in self.factors])}
 
 
 @PROBES.register("hessian")
@@ -76,25 +76,25 @@ class Hessian(Probe):
 
     def measure(self, fed, r: Round) -> dict:
         x, y = draw(fed, "hessian", self.samples, self.on)
-        put(fed, r.aggregate, r.aggregate_buffers)
+        load_weights(fed, r.aggregate, r.aggregate_buffers)
         start = stream(fed.spec.seed, "probe hessian", r.number).standard_normal(r.layout.size)
         try:
             values, vectors = top_eigen(hessian_product(fed.flat, x, y), start, self.top, self.precision)
-        except ArpackError:  # flat or not finite; the run itself need not be the worse for it
+        except scipy.sparse.linalg.ArpackError:  # flat or not finite; the run itself need not be the worse for it
             values, vectors = np.full(self.top, np.nan), np.full((r.layout.size, 1), np.nan)
-        found = {"eigenvalues": short(values), "ratio": float(values[0] / values[-1])}
+        found = {"eigenvalues": round_significant(values), "ratio": float(values[0] / values[-1])}
         if self.along:
             loss, v = loss_at(fed, r, x, y), torch.from_numpy(vectors[:, 0]).to(r.aggregate)
-            found["loss"] = short([loss(r.aggregate + distance * v) for distance in self.along])
+            found["loss"] = round_significant([loss(r.aggregate + distance * v) for distance in self.along])
         return found
 
 
 def hessian_product(flat: FlatModel, x: Tensor, y: Tensor) -> Callable[[np.ndarray], np.ndarray]:
     """v -> H v for the cross-entropy of ``flat`` on (x, y): the gradient of <gradient, v>."""
-    flat.model.eval()
     named, entries = dict(flat.model.named_parameters()), flat.layout.parameters
     weights = [named[e.name] for e in entries]
-    gradient = torch.autograd.grad(F.cross_entropy(flat.model(x), y), weights, create_graph=True)
+    with twice_differentiable(flat.model):
+        gradient = torch.autograd.grad(F.cross_entropy(flat.model(x), y), weights, create_graph=True)
 
     def product(v: np.ndarray) -> np.ndarray:
         v = torch.from_numpy(np.ravel(v)).to(flat.theta)
@@ -107,8 +107,8 @@ def hessian_product(flat: FlatModel, x: Tensor, y: Tensor) -> Callable[[np.ndarr
 
 def top_eigen(product, start: np.ndarray, top: int, precision: float) -> tuple[np.ndarray, np.ndarray]:
     """The ``top`` algebraically largest eigenvalues, the largest first, with their vectors as columns."""
-    operator = LinearOperator((len(start), len(start)), matvec=product, dtype=np.float64)
-    values, vectors = eigsh(operator, k=top, which="LA", v0=start, tol=precision)
+    operator = scipy.sparse.linalg.LinearOperator((len(start), len(start)), matvec=product, dtype=np.float64)
+    values, vectors = scipy.sparse.linalg.eigsh(operator, k=top, which="LA", v0=start, tol=precision)
     order = np.argsort(values)[::-1]
     return values[order], vectors[:, order]
 
@@ -138,10 +138,10 @@ class Simplex(Probe):
         data = draw(fed, "simplex", self.samples, "test")
         losses = []
         for lam in grid:
-            put(fed, lam @ r.thetas[rows], lam @ r.client_buffers[rows])
+            load_weights(fed, lam @ r.thetas[rows], lam @ r.client_buffers[rows])
             losses.append(evaluate(fed.flat.model, *data)[1])
-        found = {"best": short(grid[int(np.argmin(losses))])}
-        return found | ({"loss": short(losses)} if self.landscape else {})
+        found = {"best": round_significant(grid[int(np.argmin(losses))])}
+        return found | ({"loss": round_significant(losses)} if self.landscape else {})
 
 
 def mixtures(steps: int) -> np.ndarray:
@@ -164,7 +164,7 @@ def loss_at(fed, r: Round, x: Tensor, y: Tensor) -> Callable[[Tensor], float]:
     """The loss on (x, y) as a function of the parameters, with the new model's buffers."""
 
     def loss(theta: Tensor) -> float:
-        put(fed, theta, r.aggregate_buffers)
+        load_weights(fed, theta, r.aggregate_buffers)
         return evaluate(fed.flat.model, x, y)[1]
 
     return loss

@@ -5,20 +5,19 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+import scipy
 import torch
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
-from fedlib.algorithms import ALGORITHMS, Algorithm, Client, Local, Round, Server
+from fedlib.algorithms import ALGORITHMS, Algorithm, Local, Round, Server
 from fedlib.algorithms.base import Products
 from fedlib.algorithms.lap import neurons
 from fedlib.algorithms.law import Learned
 from fedlib.algorithms.lws import spread
-from fedlib.errors import Diverged, FedlibError
-from fedlib.layout import gather
-from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, put, shares, short
-from fedlib.registry import written
-from fedlib.training import train
+from fedlib.core.errors import Diverged, FedlibError
+from fedlib.core.layout import gather
+from fedlib.core.registry import written
+from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, load_weights, round_significant, shares
 
 
 @PROBES.register("spread")
@@ -42,13 +41,14 @@ class Balance(Probe):
     every: int | None = 1
 
     def measure(self, fed, r: Round) -> dict:
-        merged, step, shrink, along, square = averaged(r), 0.0, 0.0, 0.0, 0.0
+        merged, step, shrink, along, square, products = averaged(r), 0.0, 0.0, 0.0, 0.0, []
         for layer in r.layout.layers:
             new, old, mean = (v[layer.slice].double() for v in (r.aggregate, r.theta, merged))
-            dot, norm = float(new @ mean), float(mean @ mean)
+            products += new @ mean, mean @ mean, (mean - old).square().sum(), old @ old
+        for dot, norm, moved, before in torch.stack(products).view(-1, 4).tolist():  # read at once
             gamma = dot / norm if norm > 0 else 1.0
-            step += gamma**2 * float((mean - old).square().sum())
-            shrink += (1 - gamma) ** 2 * float(old @ old)
+            step += gamma**2 * moved
+            shrink += (1 - gamma) ** 2 * before
             along, square = along + dot, square + norm
         step, shrink = step**0.5, shrink**0.5
         return {
@@ -102,13 +102,14 @@ class Cosines(Probe):
     def measure(self, fed, r: Round) -> dict:
         rows = by_id(r)
         distance = (1 - pairs(r, self.of)[rows][:, rows]).clamp(0, 2).fill_diagonal_(0)
-        return {"clients": [r.ids[k] for k in rows], "distance": short(squareform(distance.numpy(), checks=False))}
+        condensed = scipy.spatial.distance.squareform(distance.numpy(), checks=False)
+        return {"clients": [r.ids[k] for k in rows], "distance": round_significant(condensed)}
 
 
 def pairs(r: Round, of: str = "updates") -> Tensor:
     """cos of every pair of clients, from the round's inner products."""
     p = r.products.model()
-    gram, inner, square = p.gram[0].cpu(), p.inner[0].cpu(), p.square[0].cpu()
+    gram, inner, square = p.gram[0], p.inner[0], p.square[0]
     if of == "models":  # <w_i, w_j> with w_i = w_g + g_i
         gram = gram + inner[:, None] + inner + square
     norms = gram.diagonal().clamp(min=0).sqrt()
@@ -177,8 +178,10 @@ class Course(Probe):
         course = r.context.get("course")
         if course is None:  # attentive(until=…) has stopped
             return {}
-        found = {"gamma": short(course[:, -1])}
-        return found | ({"lambda": short(course.T[by_id(r)])} if course.shape[1] > len(r.ids) else {})  # not gws
+        found = {"gamma": round_significant(course[:, -1])}
+        return found | (
+            {"lambda": round_significant(course.T[by_id(r)])} if course.shape[1] > len(r.ids) else {}
+        )  # not gws
 
 
 @PROBES.register("products")
@@ -191,8 +194,8 @@ class ClientProducts(Probe):
     def measure(self, fed, r: Round) -> dict:
         rows, p = by_id(r), r.products.model()
         return {
-            "gram": short(p.gram[0][rows][:, rows]),
-            "inner": short(p.inner[0][rows]),
+            "gram": round_significant(p.gram[0][rows][:, rows]),
+            "inner": round_significant(p.inner[0][rows]),
             "square": float(p.square[0]),
         }
 
@@ -220,7 +223,7 @@ class Heterogeneity(Probe):
         p = mixture(np.asarray(counts, float), shares(r).cpu().numpy())
         q = fed.partition.counts.sum(0) / fed.partition.counts.sum()
         found = {"similarity": float(np.minimum(p, q).sum()), "entropy": entropy(p)}
-        return found | ({"classes": short(p)} if self.classes else {})
+        return found | ({"classes": round_significant(p)} if self.classes else {})
 
 
 def mixture(counts: np.ndarray, lam: np.ndarray) -> np.ndarray:
@@ -259,7 +262,11 @@ class Ideal(Probe):
             return {"clients": [float("nan")] * len(r.ids), "merged": float("nan"), "aggregate": float("nan")}
         merged = (r.sizes / r.sizes.sum()) @ r.updates
         distance = self.distances(torch.stack([*r.updates[by_id(r)], merged, r.aggregate - r.theta]), ideal)
-        return {"clients": short(distance[:-2]), "merged": float(distance[-2]), "aggregate": float(distance[-1])}
+        return {
+            "clients": round_significant(distance[:-2]),
+            "merged": float(distance[-2]),
+            "aggregate": float(distance[-1]),
+        }
 
     def distances(self, vectors: Tensor, ideal: Tensor) -> Tensor:
         if self.metric == "cosine":
@@ -267,13 +274,11 @@ class Ideal(Probe):
         return (vectors - ideal).norm(dim=1)
 
     def vector(self, fed, r: Round) -> Tensor:
-        flat, everyone = fed.flat, torch.cat(fed.indices)
-        put(fed, r.theta, r.buffers)
+        everyone = torch.cat(fed.indices)
+        load_weights(fed, r.theta, r.buffers)
         # As one more client, whose id no other has: its batches come from a stream of their own.
-        client = Client(fed.spec.clients, r.number, flat.model, flat.layout, flat.theta, flat.grad, r.theta)
-        data, moments = (gather(fed.x, everyone), fed.y[everyone]), fed.optimizer.state(flat.theta)
-        train(flat, *data, client, [], fed.spec, fed.optimizer, moments, self.epochs)
-        return flat.theta - r.theta
+        fed.train_on(gather(fed.x, everyone), fed.y[everyone], fed.spec.clients, r.number, self.epochs)
+        return fed.flat.theta - r.theta
 
 
 @PROBES.register("lap")
@@ -283,11 +288,11 @@ class Lap(Probe):
     every: int | None = 10
 
     def measure(self, fed, r: Round) -> dict:
-        found = {"dissimilarity": {}, "distance": {}, "term": {}}
+        found = {"dissimilarity": [], "distance": [], "term": []}
         for w in r.layout.weights:
             both = [neurons(w.view(theta), w.view(r.theta)) for theta in r.thetas]
-            name = w.name.removesuffix(".weight")
-            found["dissimilarity"][name] = float(torch.stack([lam.mean() for lam, _ in both]).mean())
-            found["distance"][name] = float(torch.stack([d.sum() for _, d in both]).mean())
-            found["term"][name] = float(torch.stack([lam @ d / 2 for lam, d in both]).mean())
-        return found
+            found["dissimilarity"].append(torch.stack([lam.mean() for lam, _ in both]).mean())
+            found["distance"].append(torch.stack([d.sum() for _, d in both]).mean())
+            found["term"].append(torch.stack([lam @ d / 2 for lam, d in both]).mean())
+        names = [w.name.removesuffix(".weight") for w in r.layout.weights]
+        return {what: dict(zip(names, torch.stack(values).tolist(), strict=True)) for what, values in found.items()}

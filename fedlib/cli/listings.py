@@ -1,0 +1,73 @@
+"""What there is: one command for every registry."""
+
+import dataclasses
+import inspect
+import re
+
+import click
+
+from fedlib.cli.options import Command, json_option, print_json
+from fedlib.core.registry import Registry, registry_of
+
+
+def describe(registry: Registry) -> list[dict]:
+    """Name, parameters with defaults, and the first sentence of the docstring of everything registered."""
+    rows = []
+    for name in registry.names():
+        cls = registry.entries[name]
+        missing = dataclasses.MISSING
+        parameters = {f.name: "required" if f.default is missing else f.default for f in dataclasses.fields(cls)}
+        paragraph = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
+        about = re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]
+        rows.append(dict(name=name, parameters=parameters, about=about))
+    return rows
+
+
+def listing(name: str, kind: str, about: str, example: str) -> click.Command:
+    """The command ``name``, which lists the registry of this kind."""
+
+    @click.command(name, cls=Command, help=f"{about}\n\n\b\nfedlib {name}\n{example}")
+    @json_option
+    def command(as_json):
+        rows = describe(registry_of(kind))
+        if as_json:
+            return print_json(rows)
+        for row in rows:
+            shown = ", ".join(f"{parameter}={value}" for parameter, value in row["parameters"].items())
+            click.echo(f"{row['name']}({shown})" if shown else row["name"])
+            click.echo(f"    {row['about']}")
+
+    return command
+
+
+algorithms = listing(
+    "algorithms", "algorithm", "The algorithms with their parameters; parts are joined by '+'.",
+    "fedlib simulate ... --algorithm 'fedprox(mu=0.01)'",
+)  # fmt: skip
+models = listing("models", "model", "The models with their parameters.", "fedlib simulate ... --model 'mlp(hidden=64)'")
+partitions = listing(
+    "partitions", "partition", "The ways to deal a data set to clients.",
+    "fedlib simulate ... --partition 'dirichlet(alpha=0.1)'",
+)  # fmt: skip
+proxies = listing(
+    "proxies", "proxy", "The server's own data that a run can have, cut from the test set.",
+    "fedlib simulate ... --proxy 'balanced(size=100)' --algorithm law",
+)  # fmt: skip
+corruptions = listing(
+    "corruptions", "corruption", "What can be wrong with clients' labels.",
+    "fedlib simulate ... --corruption 'swap(fraction=0.5)'",
+)  # fmt: skip
+optimizers = listing(
+    "optimizers", "optimizer", "The optimisers of local training and of server methods.",
+    "fedlib simulate ... --optimizer 'sgd(momentum=0.9)'",
+)  # fmt: skip
+probes = listing(
+    "probes", "probe",
+    "The probes: what a run can measure besides accuracy; they change none of its numbers.\n\nEach takes every=N "
+    "(rounds from one measurement to the next) or rounds=(1, 50); those with every=None measure the last round only.",
+    "fedlib simulate ... --probes 'spread+hessian(top=5, every=10)' --json",
+)  # fmt: skip
+measures = listing(
+    "measures", "measurement", "The measurements that are not runs: times, counts and distances.",
+    "# in a notebook's grid: Measure('class_counts(dataset=mnist)')",
+)  # fmt: skip

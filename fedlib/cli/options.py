@@ -1,0 +1,146 @@
+"""What commands have in common: options, and how they print."""
+
+import dataclasses
+import inspect
+import json
+import math
+import re
+from collections import Counter
+from typing import get_args
+
+import click
+
+from fedlib.core import environment
+from fedlib.core.errors import FedlibError
+from fedlib.core.registry import literal
+from fedlib.core.spec import RunSpec
+
+
+class Command(click.Command):
+    """An option may be given once, unless it says otherwise: click would keep the last one without a word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            for option, times in Counter(order).items():
+                if isinstance(option, click.Option) and times > 1 and not (option.multiple or option.is_flag):
+                    raise FedlibError(f"{option.opts[0]} is given {times} times; give it once.")
+        return super().parse_args(ctx, args)
+
+
+class Group(click.Group):
+    command_class = Command
+
+
+class Number(click.FloatRange):
+    """A finite number: comparisons with nan are all false, so a range alone lets it pass."""
+
+    def convert(self, value, param, ctx):
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{number} is not finite.", param, ctx)
+
+
+def jobs_option(command):
+    return click.option(
+        "--jobs", "-j", type=click.IntRange(1, 10**9), default=environment.jobs,
+        show_default="FEDLIB_JOBS, else the cores", help="Processes.",
+    )(command)  # fmt: skip
+
+
+def time_options(command):
+    """How far runs are trained."""
+    command = click.option("--finish", is_flag=True, help="Train half-done runs to their end.")(command)
+    return click.option(
+        "--hours", type=Number(min=0), default=environment.hours, show_default="FEDLIB_HOURS, else to the end",
+        help="Train in the order of the plan until the time is up, then show what there is; the next call goes on.",
+    )(command)  # fmt: skip
+
+
+def notebook_options(command):
+    """What selects notebooks and changes their parameters."""
+    command = click.option(
+        "-p", "parameters", nargs=2, multiple=True, metavar="NAME VALUE", help="Set a notebook parameter."
+    )(command)
+    command = click.option("--scale", metavar="SCALE", help="smoke, laptop or paper.")(command)
+    return click.argument("names", nargs=-1)(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def once(pairs) -> dict[str, str]:
+    """Names and values as a dict; a name that comes twice is an error."""
+    if twice := [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]:
+        raise FedlibError(f"{twice[0]} is given more than once; give it one value.")
+    return dict(pairs)
+
+
+def spec_options(only=None, several: str | None = None):
+    """One option per field of RunSpec, or per field named in ``only``; the help is the comment beside the field."""
+    comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(RunSpec), re.MULTILINE))
+
+    def add(command):
+        for field in reversed([f for f in dataclasses.fields(RunSpec) if only is None or f.name in only]):
+            default = "required" if field.default is dataclasses.MISSING else f"default: {field.default}"
+            again = " May be repeated." if field.name == several else ""
+            command = click.option(
+                f"--{field.name.replace('_', '-')}",
+                field.name,
+                multiple=field.name == several,
+                metavar=kind_of(field.type),
+                help=f"{comments.get(field.name, '')}{again}  [{default}]",
+            )(command)
+        return command
+
+    return add
+
+
+def kind_of(kind) -> str:
+    """How a field's type is shown, such as INT or unit|half."""
+    parts = [k for k in get_args(kind) or (kind,) if k is not type(None)]
+    return "|".join(k.__name__.upper() if isinstance(k, type) else str(k) for k in parts).replace("STR", "TEXT")
+
+
+def value_of(field: dataclasses.Field, text: str):
+    """What a text on the command line means for a field; RunSpec checks the type."""
+    if text.lower() == "none":
+        return None
+    if str in (get_args(field.type) or (field.type,)):
+        return text
+    try:
+        return literal(text.capitalize() if text in ("true", "false") else text, field.name)
+    except FedlibError:
+        raise
+    except ValueError:
+        return text
+
+
+def values_of(texts: dict[str, str]) -> dict:
+    """The same for several fields by name; what is no field stays as it is, for RunSpec to refuse."""
+    fields = {field.name: field for field in dataclasses.fields(RunSpec)}
+    return {name: value_of(fields[name], text) if name in fields else text for name, text in texts.items()}
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 round``, ``2 rounds``."""
+    return f"{number} {thing}{'s' * (number != 1)}"
+
+
+def print_json(thing) -> None:
+    click.echo(json.dumps(thing, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: list[tuple]) -> None:
+    """Aligned columns; numbers to the right."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    right = [any(isinstance(row[k], int) for row in rows) for k in range(len(widths))]
+    for row in texts:
+        cells = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
+        click.echo("  ".join(cells).rstrip())
+
+
+def refuse_damaged(store, ids) -> None:
+    """A record that is cut short or edited is reported, not silently trained again: it may be the only copy."""
+    for id in ids:
+        store.get(id)

@@ -1,0 +1,82 @@
+"""Commands on pages and claims."""
+
+from pathlib import Path
+
+import click
+
+from fedlib.cli.options import Command, json_option, print_json
+from fedlib.core.paths import ROOT
+from fedlib.runs.store import committed
+from fedlib.workbook import notebooks as pages
+from fedlib.workbook import report as board
+from fedlib.workbook import site as static_site
+from fedlib.workbook.claims import Claim
+from fedlib.workbook.tables import effect_text, verdict_text
+
+
+@click.command("list", cls=Command)
+@click.argument("names", nargs=-1)
+@json_option
+def list_(names, as_json):
+    """The notebooks, the papers' claims and what our runs say of them.
+
+    \b
+    fedlib list
+    fedlib list fedlap
+    fedlib list --json | jq '.[].claims[] | select(.verdict == "disagrees") | .sentence'
+    """
+    notebooks = pages.find(names)
+    if as_json:
+        rows = [
+            dict(paper=nb.paper, notebook=nb.name, title=nb.title, path=str(nb.path), claims=nb.claims)
+            for nb in notebooks
+        ]
+        return print_json(rows)
+    for nb in notebooks:
+        click.echo(f"{nb.name}  {nb.title}")
+        for claim in map(Claim.of, nb.claims):
+            click.echo(f"    {claim.number:<5} {verdict_text(claim):<28} {claim.sentence}  {effect_text(claim)}")
+        if not nb.claims:
+            click.echo("    no claims yet: the committed notebook has not been executed")
+
+
+@click.command(cls=Command)
+@click.option("--update", is_flag=True, help="Write it into README.md, papers/claims.md and the reading guides.")
+@json_option
+def report(update, as_json):
+    """The scoreboard: every claim of every notebook with verdict, what it stands on, effect and interval, as Markdown.
+
+    \b
+    fedlib report
+    fedlib report --update               after notebooks were executed again
+    fedlib report --json | jq '.[] | select(.paper == "fedlaw" and .grade == "own") | .sentence'
+    """
+    claims = board.gather(pages.find())
+    if as_json:
+        return print_json(claims)
+    if update:
+        for path, text in board.pages().items():
+            board.put(text, path)
+        return click.echo(f"README.md, papers/claims.md and the reading guides are current: {board.sentence(claims)}.")
+    click.echo(board.every(claims))
+
+
+@click.command(cls=Command)
+@click.option(
+    "--notebooks",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=None,
+    metavar="FOLDER",
+    help="Executed notebooks; by default those that are committed.",
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=None, help="By default build/site.")
+def site(notebooks, out):
+    """A static site of all notebooks, reading guides and algorithms, readable without a network.
+
+    \b
+    fedlib site                                      from the committed notebooks
+    fedlib site --notebooks build/notebooks/laptop   from those that 'fedlib run' has just executed
+    """
+    found = pages.find(folder=notebooks.resolve()) if notebooks else pages.find()
+    start = static_site.build(found, (out or ROOT / "build" / "site").resolve(), committed())
+    click.echo(f"{board.sentence(board.gather(found))}.\nThe site: {pages.shown_path(start)}")

@@ -1,0 +1,188 @@
+"""Commands that plan and execute notebooks."""
+
+import os
+from pathlib import Path
+
+import click
+
+from fedlib.cli.options import (
+    Command,
+    Number,
+    counted,
+    jobs_option,
+    json_option,
+    notebook_options,
+    once,
+    print_json,
+    print_table,
+    refuse_damaged,
+    time_options,
+)  # fmt: skip
+from fedlib.core.errors import FedlibError
+from fedlib.core.paths import ROOT
+from fedlib.runs import engine as runs
+from fedlib.runs import execute
+from fedlib.runs.estimate import estimate
+from fedlib.runs.execute import rounds_done
+from fedlib.runs.ray import Ray
+from fedlib.runs.store import committed, default_store
+from fedlib.workbook import notebooks as pages
+from fedlib.workbook import report as board
+
+
+@click.command(cls=Command)
+@notebook_options
+@jobs_option
+@json_option
+def plan(names, scale, parameters, jobs, as_json):
+    """What notebooks need and the store lacks: missing and half-done runs, with an estimate of the time left.
+
+    \b
+    fedlib plan
+    fedlib plan fedlap/figure04* --scale paper
+    fedlib plan --scale paper -p seeds 1,2,3,4,5
+    """
+    store, rows, left, gpu, done = default_store(), [], {}, {}, {}
+    for nb, changes in selection(names, scale, parameters):
+        grid = list(nb.plan(changes).values())
+        refuse_damaged(store, {spec.id for spec in grid})
+        todo = runs.missing(grid, store, finish=True)
+        done |= {spec.id: rounds_done(spec, store) for spec in todo if spec.id not in done}
+        share = {spec: 1 - done[spec.id] / spec.rounds for spec in todo}
+        times = {spec.id: estimate(spec) * share[spec] for spec in todo}
+        on_gpu = {spec.id: estimate(spec, "cuda") * share[spec] for spec in todo}
+        left |= {id: max(seconds, left.get(id, 0)) for id, seconds in times.items()}
+        gpu |= {id: max(seconds, gpu.get(id, 0)) for id, seconds in on_gpu.items()}
+        half = sum(done[spec.id] > 0 for spec in todo)
+        counts = dict(runs=len({spec.id for spec in grid}), missing=len(todo) - half, half_done=half)
+        seconds = dict(seconds=sum(times.values()), gpu_seconds=sum(on_gpu.values()))
+        rows.append(dict(notebook=nb.name, scale=nb.scale(changes), **counts, **seconds))
+    half = {id: rounds for id, rounds in done.items() if rounds}
+    total = dict(missing=len(done) - len(half), half_done=len(half), jobs=jobs)
+    total |= dict(core_seconds=sum(left.values()), gpu_seconds=sum(gpu.values()))
+    total["seconds"] = max(max(left.values(), default=0), total["core_seconds"] / jobs)
+    if as_json:
+        return print_json(dict(notebooks=rows, total=total, ids=sorted(done), rounds_done=half))
+    table = [(r["notebook"], r["scale"], r["runs"], r["missing"], r["half_done"]) for r in rows]
+    times = [(pages.duration(r["seconds"]), pages.duration(r["gpu_seconds"])) for r in rows]
+    heads = ("notebook", "scale", "runs", "missing", "half done", "core time", "GPU time")
+    print_table([heads, *((*row, *time) for row, time in zip(table, times, strict=True))])
+    time, on_gpu = pages.duration(total["seconds"]), pages.duration(total["gpu_seconds"])
+    what = f"{counted(total['missing'], 'distinct run')} to train"
+    what += f" and {len(half)} to go on with, of which {counted(sum(half.values()), 'round')} are done" if half else ""
+    click.echo(f"{what}; about {time} with {counted(jobs, 'job')}, or by a rule of thumb {on_gpu} on one GPU.")
+
+
+@click.command(cls=Command)
+@notebook_options
+@jobs_option
+@click.option(
+    "--engine",
+    type=click.Choice(["processes", "ray"]),
+    default="processes",
+    show_default=True,
+    help="Train in processes of this machine or on a Ray cluster.",
+)
+@click.option("--address", default="auto", show_default=True, help="Of the Ray cluster, such as 10.0.0.1:6379.")
+@click.option(
+    "--gpus",
+    type=Number(min=0),
+    default=0,
+    show_default=True,
+    help="What a run gets of a GPU on the cluster: with 0.25, four share one.",
+)
+@time_options
+@click.option("--commit", is_flag=True, help="Put the records into papers/runs, which the committed pages stand on.")
+@click.option("--update", is_flag=True, help="Write the outputs back to notebooks/, without papermill's traces.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.  [default: build/notebooks]")
+def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, commit, update, out):
+    """Execute notebooks headlessly: all, or those that names, globs, papers or paths select.
+
+    Runs that the store lacks are trained first, for all notebooks together; the notebooks then only render.
+    Finished runs are kept and unfinished ones resume, so it can be stopped at any time. With --hours it stops by
+    itself; pages then compare half-done runs at the last round that all of a setting have reached, and say so.
+
+    \b
+    fedlib run
+    fedlib run fedlap --scale smoke --jobs 2
+    fedlib run fedlap/figure01_no_stragglers -p seeds 1,2
+    fedlib run fedlws/table01_main_results --scale paper --hours 8
+    fedlib run --commit --update         after changing a notebook: renew its committed records and outputs
+    fedlib run --scale paper --engine ray --address 10.0.0.1:6379 --gpus 0.25
+    """
+    chosen = selection(names, scale, parameters)
+    if update:
+        for nb, changes in chosen:
+            if changes:
+                raise FedlibError(
+                    f"--update keeps what a notebook shows by default, but {', '.join(changes)} of {nb.name} would "
+                    "differ from its default; leave that out, or change the default in the notebook."
+                )
+    grids = [list(nb.plan(changes).values()) for nb, changes in chosen]
+    store, specs = default_store(), [spec for grid in grids for spec in grid]
+    refuse_damaged(store, {spec.id for spec in specs})
+    trainer = Ray(address, gpus) if engine == "ray" else None
+    runs.run(specs, jobs, store, engine=trainer, hours=hours, finish=finish)
+    if commit:
+        click.echo(f"{execute.commit(specs, store, committed())} records were put into papers/runs.")
+    if update and any(nb.path.is_relative_to(ROOT / "notebooks") for nb, _ in chosen):
+        refuse_uncommitted(specs, store)
+    if hours is not None:
+        os.environ["FEDLIB_HOURS"] = "0"  # the notebooks train nothing more
+    paths = {}
+
+    def done(nb, path):
+        paths[nb] = path
+        verdicts = [claim["verdict"] for claim in pages.Notebook(path).claims]
+        counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)) or "no claims"
+        click.echo(f"{pages.shown_path(path)}  ({counts})")
+
+    unfinished = {spec.id for spec in runs.missing(specs, store, finish=True)}
+    whole, early = [], []
+    for one, grid in zip(chosen, grids, strict=True):
+        (early if not update and any(spec.id in unfinished for spec in grid) else whole).append(one)
+    folder = (out or pages.BUILD).resolve()
+    if whole:
+        pages.execute_all(whole, jobs, folder, done)
+    try:
+        if early:
+            pages.execute_all(early, jobs, folder, done)
+    except FedlibError as error:  # a page may need more than there is, such as final models: that is no failure
+        click.echo(f"fedlib: not to be seen yet, its runs being half done: {error}", err=True)
+    paths = [paths[nb] for nb, _ in chosen if nb in paths]
+    if update:
+        for (nb, _), path in zip(chosen, paths, strict=True):
+            pages.update(nb, path)
+        click.echo(f"Updated: {', '.join(pages.shown_path(nb.path) for nb, _ in chosen)}")
+    else:
+        folders = sorted({pages.shown_path(path.parent) for path in paths})
+        click.echo(f"{counted(len(paths), 'notebook')} regenerated in {', '.join(folders)}.")
+        if claims := board.gather(pages.Notebook(path) for path in paths):
+            click.echo(f"{board.sentence(claims)}.")
+
+
+def refuse_uncommitted(specs, store) -> None:
+    """A committed page must not stand on records that only its maker has."""
+
+    evidence = committed()
+    lacking = {spec.id for spec in runs.missing(specs, evidence)}
+    lacking |= {record.id for record in execute.uncommitted(specs, store, evidence)}
+    if lacking:
+        raise FedlibError(
+            f"--update writes pages that anyone can make again, but {len(lacking)} of their runs are not in "
+            "papers/runs; --commit puts there what is in your own store."
+        )
+
+
+def selection(names, scale, parameters) -> list[tuple]:
+    """The notebooks with their changed parameters; anything unknown fails here, before anything runs."""
+
+    values = once([*parameters, *([("scale", scale)] if scale else [])])
+    notebooks = pages.find(names)
+    for name in values:
+        having = [nb for nb in notebooks if name in nb.defaults]
+        if not having:
+            notebooks[0].changes({name: values[name]})  # says what it takes
+        if (count := len(having)) < len(notebooks):
+            click.echo(f"fedlib: {name} is set in the {count} of {len(notebooks)} notebooks that have it.", err=True)
+    return [(nb, nb.changes({n: v for n, v in values.items() if n in nb.defaults})) for nb in notebooks]

@@ -1,0 +1,77 @@
+"""The machine a run is on: its device, one thread, and what the last digits of its numbers hang on."""
+
+import functools
+import os
+import platform
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+
+def device() -> torch.device:
+    """The card, where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def prepare_device(precision: str = "float32") -> torch.device:
+    """The device a run of this precision is to use, set up for it: on CUDA deterministic kernels, and float32 that is
+    float32 (PyTorch's convolutions would take TF32, with 10 bits instead of 23). On a CPU nothing is touched."""
+    if (chosen := device()).type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts; without it sums vary
+        # A kernel without a deterministic form only warns: a run that varies in its last digits beats none.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # or every empty() would be a kernel more
+        tf32 = precision == "tf32"  # said in both of PyTorch's ways: where they disagree, reading the older one raises
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        for library in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+            library.fp32_precision = "tf32" if tf32 else "ieee"
+    return chosen
+
+
+def describe_device() -> dict[str, str]:
+    """For a record: what the numbers of a card hang on besides PyTorch's version; of a CPU there is more to say
+    elsewhere."""
+    if (chosen := device()).type == "cpu":
+        return {"device": "cpu"}
+    cudnn = torch.backends.cudnn.version()
+    return {
+        "device": chosen.type,
+        "card": torch.cuda.get_device_name(),
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(cudnn),
+    }
+
+
+@contextmanager
+def one_thread():
+    """One thread and flushed denormals: the same numbers on a busy machine as on an idle one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(False)
+
+
+@functools.cache
+def cpu() -> str:
+    """Maker, family and model of the processor: libraries choose kernels by them, which sum in other orders."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+        known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return " ".join(known[name] for name in ("vendor_id", "cpu family", "model"))
+    except (OSError, KeyError):  # not Linux, or not x86
+        return platform.processor() or platform.machine()
+
+
+def describe_machine() -> dict[str, str]:
+    """For a record: what the last digits hang on."""
+    return {
+        "torch": torch.__version__.split("+")[0],
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu": cpu(),
+        "python": platform.python_version(),
+    } | describe_device()

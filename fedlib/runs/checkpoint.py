@@ -1,0 +1,54 @@
+"""The state of an unfinished run in a file."""
+
+import hashlib
+import io
+import time
+from pathlib import Path
+
+import torch
+
+from fedlib.core import environment
+from fedlib.runs.files import file_content, write_atomically
+from fedlib.runs.record import FORMAT
+
+
+class Checkpoint:
+    """The state of an unfinished run, written every few seconds; a damaged file is ignored.
+
+    A run that has one can stop after any round and go on later: ``deadline`` (as time.time() counts) says when.
+    """
+
+    def __init__(self, path: Path, id: str, deadline: float | None = None):
+        self.path, self.id, self.deadline = path, id, deadline
+        self.every = environment.checkpoint_seconds()
+        self.last = time.monotonic()
+
+    def due(self) -> bool:
+        return time.monotonic() - self.last >= self.every
+
+    def over(self) -> bool:
+        """Whether the time is up."""
+        return self.deadline is not None and time.time() >= self.deadline
+
+    def save(self, **state) -> None:
+        body = io.BytesIO()
+        torch.save({"id": self.id, "format": FORMAT, **state}, body)
+        content = body.getvalue()
+        write_atomically(self.path, hashlib.sha256(content).hexdigest().encode() + content)
+        self.last = time.monotonic()
+
+    def load(self, device="cpu") -> dict | None:
+        try:
+            content = file_content(self.path)
+            digest, body = content[:64], content[64:]
+            if hashlib.sha256(body).hexdigest().encode() != digest:
+                return None
+            state = torch.load(io.BytesIO(body), weights_only=True, map_location=device)
+            return state if (state["id"], state["format"]) == (self.id, FORMAT) else None
+        except Exception:  # nothing there, or sealed by hand around something else: torch raises all sorts of things
+            return None
+
+    def clear(self) -> None:
+        self.path.unlink(missing_ok=True)
+        for left in self.path.parent.glob(f".{self.path.name}.*.partial"):  # by a process killed while it was writing
+            left.unlink(missing_ok=True)

@@ -1,0 +1,212 @@
+"""Many runs in parallel worker processes of one thread each; whatever a run does costs that run."""
+
+import os
+import sys
+import time
+import traceback
+from collections import Counter, deque
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from filelock import Timeout
+from tqdm import tqdm
+
+from fedlib.core.errors import FedlibError
+from fedlib.core.spec import Measure, RunSpec
+from fedlib.runs.estimate import estimate, longest_round
+from fedlib.runs.execute import run_one
+from fedlib.runs.store import Store
+from fedlib.runs.worker import UNGUARDED, Worker, importing_script, signals_held, sigterm_unwinds
+
+PATIENCE = 600.0  # seconds that any run may take for a round; one with long rounds has twenty times its estimate
+NOT_READY = (
+    "No worker process gets ready (exit code {0}). A script that trains in several processes is imported by each of "
+    "them, so it must call fedlib.run under 'if __name__ == \"__main__\":', or with jobs=1."
+)
+
+
+def train_all(
+    todo: list[RunSpec], jobs: int, store: Store, progress: bool, deadline: float | None = None,
+    stall: float | None = None,
+) -> None:  # fmt: skip
+    """Train in ``jobs`` processes, or in this one if that is enough. A failure costs its run; the end names them all.
+
+    After ``deadline`` (as time.time() counts) no run is begun any more, and those at work stop at the end of a round.
+    ``stall`` is how many seconds a run in a process may go without finishing a round, if not what its size suggests.
+    """
+    if importing_script():
+        os._exit(UNGUARDED)
+    with Bar(todo, progress) as bar:
+        try:
+            if min(jobs, len(todo)) == 1:
+                failures = train_here(todo, store, bar.show, deadline)
+            else:
+                limits = {spec: stall or longest_wait(spec) for spec in todo}
+                failures = train_apart(limits, jobs, store, bar.show, deadline)
+        finally:
+            store.tidy()
+    report(failures, todo)
+
+
+def report(failures: dict[RunSpec, str], todo: list[RunSpec]) -> None:
+    """Raise one error that names every failed run and why it failed, if any did."""
+    lines = [f"{spec.id} ({label(spec)}) failed: {why.rstrip('.')}." for spec, why in failures.items()]
+    if lines and len(todo) == 1:
+        raise FedlibError(lines[0])
+    if lines:
+        kept = "all others are done and kept, and the same command tries these again"
+        raise FedlibError("\n".join([f"{len(lines)} of {len(todo)} runs failed; {kept}:", *lines]))
+
+
+def label(spec: RunSpec | Measure) -> str:
+    return spec.text if isinstance(spec, Measure) else f"{spec.algorithm} on {spec.dataset}, seed {spec.seed}"
+
+
+def longest_wait(spec: RunSpec | Measure) -> float:
+    """Seconds for which a run may finish no round before it is taken to stand still."""
+    return max(PATIENCE, 20 * longest_round(spec))
+
+
+def train_here(todo: list[RunSpec], store: Store, show, deadline: float | None = None) -> dict[RunSpec, str]:
+    """Train in this process, one run after the other; why those failed that did."""
+    waiting, failures = deque(todo), {}
+    while waiting := still_due(waiting, deadline):
+        spec = waiting.popleft()
+        ended, *why = attempt(spec, store, lambda done, spec=spec: show(spec, done), deadline)
+        if ended == "busy":
+            waiting.append(spec)
+        elif ended == "failed":
+            failures[spec] = why[0]
+        else:
+            show(spec, *why)
+    return failures
+
+
+def still_due(waiting: deque, deadline: float | None) -> deque:
+    """Those that may still be begun: after the deadline only measurements, which are short and have no rounds."""
+    over = deadline is not None and time.time() >= deadline
+    return deque(spec for spec in waiting if isinstance(spec, Measure)) if over else waiting
+
+
+def train_apart(
+    limits: dict[RunSpec, float], jobs: int, store: Store, show, deadline: float | None = None
+) -> dict[RunSpec, str]:
+    """Train in worker processes, in the order given; why those failed that did.
+
+    ``limits`` says of every run how many seconds it may go without finishing a round. A run whose process dies,
+    stands still or lacks memory is tried again, once. A failed worker is replaced: who knows what is left in it.
+    """
+    waiting, tries, failures, unready = deque(limits), Counter(), {}, 0
+    workers: list[Worker] = []
+    now, last = 0.0, time.monotonic()  # now counts the time that this process was awake: Ctrl-Z is no stall
+    with sigterm_unwinds():
+        try:
+            while (waiting := still_due(waiting, deadline)) or any(worker.spec for worker in workers):
+                workers = [worker for worker in workers if worker.spec or worker.process.is_alive()]
+                idle = [worker for worker in workers if not worker.spec]
+                while waiting and (idle or len(workers) < jobs):
+                    if not idle:
+                        with signals_held():
+                            workers.append(Worker())
+                        idle = workers[-1:]
+                    idle.pop().begin(waiting.popleft(), store, deadline, now)
+                wait([end for w in workers if w.spec for end in (w.pipe, w.process.sentinel)], 0.5)
+                now, last = now + min(time.monotonic() - last, 5), time.monotonic()
+                for worker in [worker for worker in workers if worker.spec]:
+                    spec = worker.spec
+                    ended, *why = worker.look(now, limits[spec])
+                    show(spec, why[0] if ended == "done" else worker.rounds)
+                    unready = 0 if worker.ready else unready
+                    if ended == "working":
+                        continue
+                    worker.spec = None
+                    if ended == "busy":  # another process is at it: see later what became of it
+                        waiting.append(spec)
+                    if ended in ("done", "busy"):
+                        continue
+                    worker.end()
+                    workers.remove(worker)
+                    if ended == "unready":
+                        waiting.appendleft(spec)
+                        unready += 1
+                        if why[0] == UNGUARDED or unready == 3:
+                            raise FedlibError(NOT_READY.format(*why))
+                        continue
+                    tries[spec] += 1
+                    reason, again = why
+                    if again and tries[spec] == 1:
+                        waiting.append(spec)
+                    else:
+                        failures[spec] = f"tried twice: {reason}" if tries[spec] > 1 else reason
+        finally:
+            for worker in workers:
+                worker.process.kill()
+            for worker in workers:
+                worker.end()
+    return failures
+
+
+def attempt(spec: RunSpec, store: Store, on_round, deadline: float | None = None) -> tuple:
+    """Make one run: ("done", rounds), ("busy",) if another process is at it, ("failed", why, whether to try again)."""
+    try:
+        record = run_one(spec, store, on_round, patience=1, deadline=deadline)
+    except Timeout:
+        return ("busy",)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return failed(error)
+    return "done", record.rounds_done if isinstance(spec, RunSpec) else spec.rounds
+
+
+def failed(error: BaseException) -> tuple[str, str, bool]:
+    """What ``attempt`` says of an exception: what it is, where it came from, whether another try may help."""
+    why = in_words(error)
+    memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, on a GPU
+    memory = memory or "can't allocate memory" in why  # torch's on a CPU is a mere RuntimeError
+    if not isinstance(error, FedlibError):
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
+        why += f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return "failed", f"{why}, out of memory: fewer --jobs" if memory else why, memory
+
+
+def in_words(error: BaseException) -> str:
+    """An exception in one line; ours are sentences already."""
+    try:
+        text = " ".join(str(error).split())[:500]
+    except Exception:  # of its own making
+        text = "it cannot say why"
+    return text if isinstance(error, FedlibError) else ": ".join(filter(None, (type(error).__name__, text)))
+
+
+class Bar(tqdm):
+    """Rounds done of all runs, and the time left by what runs are estimated to cost, since the longest come first.
+
+    In a log it is a line a minute.
+    """
+
+    monitor_interval = 0  # a thread of tqdm's, which would take Ctrl-C from the main one
+
+    def __init__(self, todo: list[RunSpec], progress: bool):
+        self.cost, self.rounds = {spec: estimate(spec) for spec in todo}, {}
+        self.live = sys.stderr.isatty() or "ipykernel" in type(sys.stderr).__module__
+        super().__init__(
+            total=sum(spec.rounds for spec in todo), desc="training", disable=not progress, miniters=0,
+            bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} rounds [{elapsed}{postfix}]",
+            mininterval=0.1 if self.live else 60,
+        )  # fmt: skip
+
+    def show(self, spec: RunSpec, rounds: int) -> None:
+        self.rounds[spec] = rounds
+        if self.disable:
+            return
+        share = sum(self.cost[s] * n / s.rounds for s, n in self.rounds.items()) / sum(self.cost.values())
+        left = self.format_interval(self.format_dict["elapsed"] * (1 / share - 1)) if share else "?"
+        self.set_postfix_str(f"about {left} left", refresh=False)
+        self.update(sum(self.rounds.values()) - self.n)
+
+    def display(self, msg=None, pos=None) -> None:
+        if self.live:
+            super().display(msg, pos)
+        else:
+            self.fp.write(f"{self}\n")

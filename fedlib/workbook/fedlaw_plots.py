@@ -1,0 +1,152 @@
+"""What FedLAW's pages share: figures of adaptive GWS, sweeps of a setting, its learning curves and what it learns."""
+
+import numpy as np
+import pandas as pd
+
+from fedlib.workbook import frames, plots
+from fedlib.workbook.claims import Effect
+from fedlib.workbook.page import Page, select
+from fedlib.workbook.statistics import best_on_other_seeds
+from fedlib.workbook.tables import at, show_table, summary
+
+
+def sweep(page: Page) -> pd.DataFrame:
+    """One row per run: accuracy (last ten rounds) and the probe balance's numbers in the middle of training."""
+    accuracy = frames.scores(page.records, page.names, accuracy=lambda c: frames.last(c, 10))
+    return accuracy.join(frames.probe_means(page.records, page.names, "balance"))
+
+
+def show_gws(page: Page, x: str, xlabel: str, caption: str) -> pd.DataFrame:
+    """What adaptive GWS adds to FedAvg, its gamma and its step against ``x`` (FedLAW Figures 2, 9): figure and numbers.
+
+    Returns one row per run of GWS: ``sweep``, the gain and r, the mean step over the mean pull.
+    """
+    print(frames.describe_runs(page.records, page.names))
+    every = sweep(page)
+    gws = every.xs("gws", level="method")
+    gws = gws.assign(gain=gws["accuracy"] - every["accuracy"].xs("fedavg", level="method"))
+    gws = gws.assign(r=gws["step"] / gws["shrink"])
+    titles = {"gain": "gain of accuracy (points)", "gamma": "learned gamma", "step": "norm of the step (log axis)"}
+    long = gws.assign(step=np.log2(gws["step"])).reset_index()
+    long["method"] = "gws" if x == "alpha" else long["alpha"].map(at)
+    long = long.melt(list(dict.fromkeys([x, "method", "seed"])), list(titles), "quantity")
+    figure = plots.dots(long, by="quantity", x=x, value="value", xlabel=xlabel, titles=titles, sharey=False)
+    figure.axes[2].yaxis.set_major_formatter(lambda v, _: f"{2**v:.2g}")
+    page.figure(figure, caption)
+    norms = gws[["step", "shrink", "norm"]].groupby([n for n in gws.index.names if n != "seed"], sort=False)
+    norms = norms.agg(lambda v: f"{v.min():.2f} to {v.max():.2f}")
+    shown = summary(gws[["accuracy", "gain"]], 2).join(summary(gws[["gamma"]], 4)).join(norms)
+    shown = shown.join(summary(gws[["r"]], 2)).reset_index().drop(columns="data")
+    words = {"shrink": "pull", "norm": "norm of the model"}
+    title = "Adaptive GWS; the three norms from the lowest seed to the highest"
+    show_table(shown.rename(columns=words), title, fold=True)
+    return gws
+
+
+def show_sweep(page: Page, reported: dict, xlabel: str, caption: str) -> pd.DataFrame:
+    """FedAvg, adaptive GWS and its gamma against a varied setting (FedLAW Tables 2, 10); returns ``sweep``.
+
+    The grid has "alpha", "level" (text), "method" and "seed"; ``reported`` is the paper's, by (alpha, level, quantity).
+    """
+    print(frames.describe_runs(page.records, page.names))
+    result = sweep(page)
+    text = summary(result[["accuracy"]], limits=(0, 100)).join(summary(result[["gamma"]], 4))
+    ran = dict.fromkeys(result.index.get_level_values("alpha"))
+    levels = sorted({level for _, level, _ in reported} | set(result.index.get_level_values("level")), key=float)
+    quantities = {"FedAvg": ("fedavg", "accuracy"), "GWS": ("gws", "accuracy"), "gamma": ("gws", "gamma")}
+    for alpha in ran:
+        rows = []
+        for quantity, (method, column) in quantities.items():
+            mine = text[column].xs((alpha, method), level=("alpha", "method")).droplevel("data")
+            rows.append([f"{quantity}, here", *(mine.get(level) for level in levels)])
+            rows.append([f"{quantity}, reported", *(reported.get((alpha, level, quantity)) for level in levels)])
+        show_table(pd.DataFrame(rows, columns=[xlabel, *levels]), at(alpha))
+    long = result.reset_index()
+    alphas = long["alpha"].map(at)
+    learned = long["method"] == "gws"
+    parts = [long.assign(panel="accuracy (%), " + alphas, value=long["accuracy"])]
+    parts.append(long.assign(panel="learned gamma", value=long["gamma"], method=alphas)[learned])
+    figure = plots.dots(pd.concat(parts), by="panel", x="level", value="value", xlabel=xlabel, sharey=False)
+    page.figure(figure, caption)
+    return result
+
+
+def show_rounds(page: Page) -> pd.DataFrame:
+    """Learning curves of a main comparison (FedLAW Figures 15 to 17), a figure for each data set, and numbers.
+
+    In runs of 50 rounds and more the axes are cut to what comes after the first twentieth, and leads are taken between
+    means of ten rounds. Returns one row per run: accuracy in its last round, over the last ten and the best ten in a
+    row, roughness and rounds.
+    """
+    print(frames.describe_runs(page.records, page.names))
+    frame = page.curves()
+    frame["panel"] = frame["data"].map(page.title) + ", " + frame["alpha"].map(at)
+    for data, row in frame.groupby("data", sort=False):
+        skip = row["round"].max() // 20 if row["round"].max() >= 50 else 0
+        caption = f"{page.title(data)}: test accuracy by round, means over seeds; bands from the lowest to the highest."
+        page.figure(plots.learning_curves(row, by="panel", sharey=not skip, skip=skip), caption)
+        if skip:
+            apart = row.groupby(["panel", "method", "seed"])["accuracy"]
+            row = row.assign(accuracy=apart.transform(lambda c: c.rolling(10, min_periods=1).mean()))
+        caption = f"{page.title(data)}: FedLAW minus the others, seed by seed{', means of ten rounds' * bool(skip)}."
+        page.figure(plots.leads(row, by="panel", ours="law", skip=skip), caption)
+    metrics = {"first 5": lambda c: frames.first(c, 5), "last 10": lambda c: frames.last(c, 10)}
+    metrics |= {"best 10": lambda c: c.rolling(min(10, len(c))).mean().max(), "last round": lambda c: c.iloc[-1]}
+    result = frames.scores(page.records, page.names, **metrics, roughness=frames.oscillation, rounds=len)
+    shown = summary(result.drop(columns="rounds"), limits=(0, 100)).reset_index()
+    shown = shown.assign(data=shown["data"].map(page.title), method=shown["method"].map(page.label))
+    show_table(shown, "The numbers behind the figures", fold=True)
+    return result
+
+
+def steadiness(scores: pd.DataFrame, **where) -> dict[str, Effect]:
+    """What Figures 15 to 17 claim, by cell and seed, in the cells ``where``: "lead", "kept" and "steady".
+
+    Lead: of each side that method counts which is best on the other seeds. Kept: how far FedLAW ends below its best ten
+    rounds, in runs of 50 rounds and more. Steady: by how much FedAvg's curve is rougher than FedLAW's.
+    """
+    scores = select(scores, where)
+    wide = scores["last 10"].unstack("method")
+    ours = [method for method in ("law", "law_swa") if method in wide]
+    lead = best_on_other_seeds(wide[ours]) - best_on_other_seeds(wide.drop(columns=ours))
+    kept = (scores["last 10"] - scores["best 10"])[scores["rounds"] >= 50]
+    rough = scores["roughness"].unstack("method").reindex(columns=["fedavg", "law"])
+    return {
+        "lead": Effect(lead),
+        "kept": Effect(select(kept, {"method": "law"}).droplevel("method"), ("law",)),
+        "steady": Effect(rough["fedavg"] - rough["law"], ("law", "fedavg")),
+    }
+
+
+def show_learned(page: Page) -> None:
+    """What the runs of FedLAW learn: gamma in the middle of training, and the weight lambda takes from the data sizes.
+
+    The latter is half the sum of |lambda_k - size_k|, mean over the rounds: 0 is FedAvg, 1 is as far as it can be.
+    """
+    names = list(page.names)
+    gamma = frames.scores(page.records, names, "gamma", gamma=frames.middle)
+    lam = frames.weights(page.records, names)
+    lam["weight moved"] = (lam["weight"] - lam["size"]).abs() / 2
+    moved = lam.groupby([*names, "round"], sort=False)["weight moved"].sum().groupby(names, sort=False).mean()
+    shown = summary(gamma.join(moved), 3).reset_index()
+    shown = shown.assign(data=shown["data"].map(page.title), method=shown["method"].map(page.label))
+    shown[names[1]] = shown[names[1]].map(at)
+    show_table(shown, "What FedLAW learns", fold=True)
+
+
+def over_base(scores: pd.Series, reported: dict, base: str, title) -> pd.DataFrame:
+    """What every method adds to ``base``, ours by seed and the paper's, one row each: for ``plots.dots`` by alpha."""
+    gains = scores.unstack("method").pipe(lambda wide: wide.sub(wide[base], axis=0)).drop(columns=base)
+    methods = [m for m in dict.fromkeys(scores.index.get_level_values("method")) if m != base]
+    rows = [
+        (at(alpha), f"{title(data)}, here", m, seed, line[m])
+        for (data, alpha, seed), line in gains.iterrows()
+        for m in methods
+    ]
+    alphas = gains.index.unique("alpha")
+    rows += [
+        (at(alpha), f"{title(data)}, reported", m, 0, value - reported[data, alpha, base])
+        for (data, alpha, m), value in reported.items()
+        if alpha in alphas and m in methods
+    ]
+    return pd.DataFrame(rows, columns=["alpha", "method", "option", "seed", "gain"])

@@ -1,0 +1,146 @@
+"""papers/<paper>/settings.yaml: what a paper fixes, what we chose, what each scale changes; and grids made of it."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+import pandas as pd
+import yaml
+
+from fedlib.core.errors import FedlibError
+from fedlib.core.paths import ROOT
+from fedlib.core.registry import choose
+from fedlib.core.spec import RunSpec
+
+PAPERS = ROOT / "papers"
+SCALES = ("smoke", "laptop", "paper")
+
+
+@cache
+def read(paper: str, name: str) -> dict:
+    """The content of ``papers/<paper>/<name>``."""
+    path = PAPERS / paper / name
+    if not path.exists():
+        known = ", ".join(sorted(p.parent.name for p in PAPERS.glob(f"*/{name}")))
+        raise FedlibError(f"There is no {name} for the paper {paper!r}; those that have one: {known}.")
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+@cache
+def names() -> dict:
+    """``papers/names.yaml``: what papers, data sets and methods are called on pages, and how methods are drawn."""
+    return yaml.safe_load((PAPERS / "names.yaml").read_text(encoding="utf-8"))
+
+
+def setting(paper: str, panel: str, scale: str) -> dict:
+    """The keyword arguments of ``RunSpec`` that ``paper`` fixes for ``panel``, as ``scale`` changes them."""
+    choose("scale", scale, SCALES)
+    settings = read(paper, "settings.yaml")
+    choose(f"panel of {paper}", panel, settings["panels"])
+    changes = settings["panels"][panel]
+    return settings["defaults"] | changes["paper"] | (changes[scale] or {})
+
+
+def environments(paper: str) -> dict[str, dict]:
+    """The conditions that ``paper`` repeats every experiment under, as further arguments of ``RunSpec``."""
+    return read(paper, "settings.yaml")["environments"]
+
+
+def columns(paper: str, table: str, scale: str) -> list[tuple]:
+    """The (panel, alpha) of a table that are run at ``scale``; a text is another partition.
+
+    Smoke has laptop's where it has none of its own.
+    """
+    choose("scale", scale, SCALES)
+    tables = read(paper, "settings.yaml")["columns"]
+    choose(f"table of {paper}", table, tables)
+    chosen = tables[table].get(scale, tables[table]["laptop"])
+    return [(panel, alpha) for panel, alphas in chosen.items() for alpha in alphas]
+
+
+def seeds(paper: str, scale: str) -> list[int]:
+    """The seeds of the paper's pages at ``scale``, where the settings name them."""
+    choose("scale", scale, SCALES)
+    return read(paper, "settings.yaml")["seeds"][scale]
+
+
+def methods(paper: str, scale: str, *names: str) -> dict[str, str]:
+    """The written forms of these methods at ``scale``, where a scale changes what a method does at the server."""
+    choose("scale", scale, SCALES)
+    forms = read(paper, "settings.yaml")["methods"]
+    for name in names:
+        choose(f"method of {paper}", name, forms)
+    return {name: form if isinstance(form := forms[name], str) else form[scale] for name in names}
+
+
+def unstated(paper: str, exhibit: str | None = None) -> set[str]:
+    """The fields of a run on which the paper (of this exhibit) says nothing: what we do there is no departure."""
+    settings = read(paper, "settings.yaml")
+    return {*settings.get("open", ()), *settings.get("open_for", {}).get(exhibit, ())}
+
+
+def build_grid(
+    paper: str, columns: Iterable[tuple], methods: Mapping[str, str], seeds: Iterable[int], scale: str,
+    vary: Mapping | None = None, **fill: Mapping,
+) -> dict:  # fmt: skip
+    """The grid of a table: (panel, alpha, method, seed) to the run of that cell.
+
+    ``methods`` are names and written forms; what stands there in braces is taken from ``fill``: values by a part of the
+    network's name, of which the last that fits counts. ``vary`` repeats it all under changed settings, by a name that
+    comes before the method in the key.
+    """
+    grid = {}
+    for panel, alpha in columns:
+        here = setting(paper, panel, scale)
+        here["partition"] = alpha if isinstance(alpha, str) else f"dirichlet(alpha={alpha})"
+        filled = {k: [v for part, v in f.items() if part in here["model"]][-1] for k, f in fill.items()}
+        for name, change in (vary or {None: {}}).items():
+            where = (panel, alpha, name) if vary else (panel, alpha)
+            for method, algorithm in methods.items():
+                try:
+                    form = algorithm.format(**filled)
+                except KeyError as blank:
+                    raise FedlibError(f"{method} is {algorithm!r}: give {blank} or use server_grid(…).") from None
+                for seed in seeds:
+                    grid[*where, method, seed] = RunSpec(**here | change, algorithm=form, seed=seed)
+    return grid
+
+
+def server_grid(
+    paper: str, columns: Iterable[tuple], names: Iterable[str], seeds: Iterable[int], scale: str,
+    vary: Mapping | None = None,
+) -> dict:  # fmt: skip
+    """``build_grid`` of methods named in the settings; what is in braces there is the column's own (``server``)."""
+    work, grid = read(paper, "settings.yaml").get("server", {}).get(scale, {}), {}
+    for panel, alpha in columns:
+        fill = {}
+        for start, values in work.items():
+            fill |= {name: {"": value} for name, value in values.items() if panel.startswith(start)}
+        grid |= build_grid(paper, [(panel, alpha)], methods(paper, scale, *names), seeds, scale, vary, **fill)
+    return grid
+
+
+def differences(paper: str, panels: Iterable[str], scale: str) -> pd.DataFrame:
+    """Every setting in which ``scale`` departs from the paper's own."""
+    rows = []
+    for panel in panels:
+        theirs, here = setting(paper, panel, "paper"), setting(paper, panel, scale)
+        for name in here:
+            if here[name] != theirs.get(name):
+                rows.append((panel, name, theirs.get(name, "all" if "subset" in name else "–"), here[name]))
+    return pd.DataFrame(rows, columns=["panel", "setting", "paper", "here"], dtype=object)  # 10 stays 10
+
+
+def open_choices(paper: str, exhibit: str | None = None, only: Iterable[str] | None = None) -> pd.DataFrame:
+    """What the paper leaves open, and what we chose; what concerns one ``exhibit``, such as figure1, comes first.
+
+    Where an exhibit has its own choice of the same name, the paper-wide one does not hold there and is left out; null
+    says that there is no choice at all. ``only`` names the paper-wide choices that concern this exhibit.
+    """
+    settings = read(paper, "settings.yaml")
+    own = settings.get("chosen_for", {}).get(exhibit, {})
+    wide = settings["chosen"]
+    for name in only or ():
+        choose(f"choice of {paper}", name, wide)
+    wide = wide if only is None else {name: wide[name] for name in only}
+    choices = {name: choice for name, choice in (own | wide | own).items() if choice}
+    return pd.DataFrame(choices.items(), columns=["left open", "our choice"])

@@ -1,0 +1,122 @@
+"""A grade follows from specs alone; a cell whose base method has hardly learned counts nowhere."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fedlib.core.spec import RunSpec
+from fedlib.runs.measures import Measure
+from fedlib.workbook.evidence import OWN, PART, REDUCED, STAND_IN, Evidence, grade
+from fedlib.workbook.page import Page
+from fedlib.workbook.settings import PAPERS, read, unstated
+
+PAPER = RunSpec(dataset="cifar10", model="simple_cnn", partition="dirichlet(alpha=0.1)", rounds=200, seed=1)
+
+
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        ({}, OWN),
+        ({"seed": 9, "eval_every": 5, "probes": "spread"}, OWN),
+        ({"rounds": 60}, PART),
+        ({"rounds": 300}, OWN),
+        ({"subset": 4000}, REDUCED),
+        ({"test_subset": 2000}, REDUCED),
+        ({"clients": 5, "rounds": 60}, REDUCED),
+        ({"algorithm": "fedprox(mu=0.1)"}, REDUCED),
+        ({"dataset": "fashion_mnist"}, STAND_IN),
+        ({"model": "resnet20"}, STAND_IN),
+        ({"partition": "dirichlet(alpha=100.0)"}, STAND_IN),
+        ({"batch_size": 128}, REDUCED),
+    ],
+)
+def test_the_grade_of_a_run(change, expected):
+    assert grade(PAPER.replace(**change), [PAPER]).kind == expected
+
+
+def test_what_the_paper_does_not_state_is_no_difference():
+    assert grade(PAPER.replace(batch_size=128), [PAPER], {"batch_size"}).kind == OWN
+    assert grade(PAPER.replace(batch_size=128, rounds=60), [PAPER], {"batch_size"}).kind == PART
+
+
+def test_the_nearest_of_the_papers_runs_counts():
+    other = PAPER.replace(dataset="cifar100", partition="dirichlet(alpha=100.0)")
+    found = grade(PAPER.replace(subset=4000), [other, PAPER])
+    assert (found.kind, found.differs, found.own) == (REDUCED, ("subset",), PAPER)
+    assert grade(PAPER, []).kind == STAND_IN
+
+
+def test_the_same_data_set_made_smaller_is_reduced():
+    paper = PAPER.replace(dataset="cifar100")
+    assert grade(PAPER.replace(dataset="cifar100(part=subset)"), [paper]).kind == REDUCED
+    shards = PAPER.replace(partition="shards(per_client=2, chunk=200)")
+    assert grade(PAPER.replace(partition="shards(per_client=2, chunk=25)"), [shards]).kind == REDUCED
+    assert grade(PAPER.replace(partition="shards(per_client=3, chunk=200)"), [shards]).kind == STAND_IN
+
+
+def test_a_run_that_is_not_finished_is_own_as_far_as_it_is():
+    found = grade(PAPER, [PAPER], done=62)
+    assert (found.kind, found.done, found.due) == (PART, 62, 200)
+
+
+def test_measurements_are_own_with_the_papers_parameters():
+    paper = Measure("aggregation_time(model=resnet20, clients=20, turns=3)")
+    assert grade(Measure("aggregation_time(model=resnet20, clients=20, turns=9)"), [paper, PAPER]).kind == OWN
+    assert grade(Measure("aggregation_time(model=resnet20, clients=4)"), [paper]).kind == REDUCED
+    assert grade(Measure("aggregation_time(model=resnet8, clients=20)"), [paper]).kind == STAND_IN
+
+
+def record(spec, accuracy):
+    from fedlib.runs.store import Record
+
+    series = {"round": list(range(1, len(accuracy) + 1)), "accuracy": accuracy}
+    partition = SimpleNamespace(fingerprint="x", indices=[[0]])
+    return Record.of_run(spec, series, partition, [], {}, 1.0)
+
+
+def page_evidence() -> Evidence:
+    names = ("data", "method", "seed")
+    grid, records = {}, {}
+    for data, level in (("good", 0.8), ("poor", 0.2)):
+        for method in ("fedavg", "lws"):
+            for seed in (1, 2):
+                spec = PAPER.replace(algorithm=method, seed=seed, subset=4000 if data == "good" else None)
+                grid[data, method, seed] = spec
+                records[data, method, seed] = record(spec, [level if method == "fedavg" else 0.9])
+    theirs = {("good", m, 1): PAPER.replace(algorithm=m) for m in ("fedavg", "lws")}
+    return Evidence(grid, theirs, records, names, set(), "fedavg")
+
+
+def test_a_cell_is_graded_by_its_worst_run_and_only_by_those_it_compares():
+    evidence = page_evidence()
+    assert evidence.of({"data": "good"}).kind == REDUCED and evidence.of({"data": "poor"}).kind == OWN
+    assert evidence.of({}).kind == REDUCED, "what a cell does not name is pooled in it"
+    evidence.grid["poor", "lws", 1] = PAPER.replace(algorithm="lws(beta=0.5)", clients=5)
+    del evidence.grades
+    assert evidence.of({"data": "poor"}).kind == REDUCED
+    assert evidence.of({"data": "poor"}, ("fedavg",)).kind == OWN
+
+
+def test_a_base_method_near_chance_tells_nothing():
+    evidence = page_evidence()
+    assert evidence.learned({"data": "good"}) == pytest.approx(0.7 / 0.9)
+    assert evidence.learned({"data": "poor"}) == pytest.approx(0.1 / 0.9), "of the base, whatever others learn"
+    assert evidence.informative({"data": "good"}) and not evidence.informative({"data": "poor"})
+    assert not evidence.informative({}), "a pooled cell is as good as its worst column"
+
+
+def test_fedlaws_perceptron_column_is_its_own_and_its_lenet_is_not():
+    page = Page("fedlaw.table3", "laptop", [8])
+    page.jobs = page.grid(["fedavg", "law"])
+    kinds = {key[0]: page.evidence.grades[key].kind for key in page.jobs if key[2] == "fedavg"}
+    assert kinds["fashion_mlp_own"] == OWN and kinds["fashion_mlp"] == kinds["fashion_lenet"] == REDUCED
+
+
+@pytest.mark.parametrize("path", sorted(PAPERS.glob("*/settings.yaml")), ids=lambda p: p.parent.name)
+def test_what_is_not_stated_is_a_field_of_a_run(path):
+    import dataclasses
+
+    paper = path.parent.name
+    fields = {f.name for f in dataclasses.fields(RunSpec)}
+    for exhibit in (None, *read(paper, "settings.yaml").get("open_for", {})):
+        assert unstated(paper, exhibit) <= fields
