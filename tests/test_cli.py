@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -87,6 +89,48 @@ def test_a_field_that_does_not_exist_is_one_sentence(shell):
     said = sentence(shell("simulate", *options(), "-p", "epochs", 3))
     assert "A run has no field epochs (did you mean 'local_epochs'?); it has: algorithm," in said
     assert "A run needs model" in sentence(shell("simulate", "--dataset", "digits", "--partition", "iid"))
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--algorithm", "fedavg", "--algorithm", "lws"], "--algorithm is given 2 times; give it once"),
+        (["-p", "seed", "1", "--seed", "2"], "seed is given more than once"),
+        (["--clients", "10.0"], "clients must be int; got 10.0"),
+        (["--seed", "0.0"], "seed must be int; got 0.0"),
+        (["--jobs", "0"], r"0 is not in the range .* See 'fedlib simulate --help'"),
+        (["--lrr", "1"], "Did you mean '--lr'"),
+    ],
+)
+def test_what_was_taken_without_a_word_is_refused(shell, tmp_path, arguments, words):
+    given = ["--dataset", "digits", "--model", "mlp", "--partition", "iid", *arguments]
+    assert re.search(words, sentence(shell("simulate", *given)))
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("module", ["fedlib", "fedlib.cli"])
+def test_the_command_is_a_module_too(module, environment):
+    done = subprocess.run([sys.executable, "-m", module, "lst"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and "No such command 'lst'. Did you mean 'list'? See 'fedlib --help'." in done.stderr
+
+
+def test_a_run_that_diverged_is_a_failure(shell):
+    diverged = shell("simulate", *options(lr="100000", rounds="1", algorithm="fedprox(mu=1e30)"), "--quiet", "--json")
+    assert diverged.returncode == 1 and diverged.stderr == "fedlib: 1 of 1 run diverged.\n"
+    assert json.loads(diverged.stdout)["status"] == "diverged"
+    fine = shell("simulate", *options(rounds="1"), "--quiet")
+    assert fine.returncode == 0 and "after 1 round (" in fine.stdout
+
+
+def test_a_parameter_is_set_where_there_is_one(shell, notebook):
+    other = write_notebook(notebook.with_name("table02_other.ipynb"))
+    text = other.read_text().replace("rounds: int = 2", "turns: int = 2")
+    other.write_text(text.replace("rounds=rounds", "rounds=turns"))
+    planned = shell("plan", notebook, other, "-p", "rounds", 5, "--json")
+    assert planned.returncode == 0 and planned.stderr == "fedlib: rounds is set in the 1 of 2 notebooks that have it.\n"
+    assert json.loads(planned.stdout)["total"]["missing"] == 6, "the other one keeps its two rounds"
+    both = sentence(shell("plan", notebook, "-p", "rounds", 5, "-p", "rounds", 6))
+    assert "rounds is given more than once" in both
 
 
 def test_a_record_cut_in_half_is_reported_and_left_alone(shell, tmp_path, notebook):

@@ -43,6 +43,18 @@ def test_a_bad_file_is_named_in_one_sentence(plugin, shell):
     assert "'missing.py', which is no file" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_file_that_ends_the_process_is_named_too(plugin, shell):
+    plugin.write_text("import sys\nsys.exit(0)")
+    done = shell("algorithms", FEDLIB_PLUGINS=str(plugin))
+    assert done.returncode == 2 and "cosine.py cannot be loaded: SystemExit: 0." in done.stderr
+
+
+def test_annotations_from_the_future_are_read(plugin, shell):
+    plugin.write_text("from __future__ import annotations\n" + plugin.read_text())
+    done = shell(*RUN, "--algorithm", "cosine(sharpness=2)", FEDLIB_PLUGINS=str(plugin))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_one_command_sets_it_beside_every_method(plugin, shell, tmp_path):
     names = re.search(r"fedlib run synthesis/all_methods -p also \"(.*)\"", (ROOT / "README.md").read_text())[1]

@@ -1,10 +1,44 @@
 """Written forms parse, are checked, and print back canonically."""
 
+import sys
+import types
+from typing import Literal
+
 import pytest
 
 from fedlib.algorithms import ALGORITHMS, Algorithm
 from fedlib.core.errors import FedlibError
-from fedlib.core.registry import parse
+from fedlib.core.registry import Registry, parse, written
+
+
+def test_an_annotation_may_be_a_text(monkeypatch):
+    """As in every file that begins with ``from __future__ import annotations``."""
+    things = Registry("thing")
+    names = {"__name__": "fedlib_plugin_later", "Literal": Literal}
+    source = "from __future__ import annotations\nclass Mine:\n    a: float = 1.0\n    b: int | None = None\n"
+    exec(source + "    c: Literal['x', 'y'] = 'x'\nclass Odd:\n    a: Nowhere = 1\n", names)
+    monkeypatch.setitem(sys.modules, "fedlib_plugin_later", types.SimpleNamespace(**names))
+    things.register("mine")(names["Mine"])
+    things.register("odd")(names["Odd"])
+    assert written(things.make("mine(a=2, b=3, c=y)")) == "mine(a=2.0, b=3, c=y)"
+    with pytest.raises(FedlibError, match="must be float; got 'high'"):
+        things.make("mine(a=high)")
+    with pytest.raises(FedlibError, match="The types of Odd's parameters cannot be read: .*Nowhere"):
+        things.make("odd(a=1)")
+
+
+def test_what_has_no_default_has_to_be_given():
+    things = Registry("thing")
+    things.register("mine")(type("Mine", (), {"__annotations__": {"a": int}}))
+    with pytest.raises(FedlibError, match="thing 'mine' needs a: write mine"):
+        things.make("mine")
+    assert things.make("mine(a=1)").a == 1
+
+
+@pytest.mark.parametrize("name", ["my rule", "", "lambda", "a+b", None])
+def test_a_name_can_be_written(name):
+    with pytest.raises(FedlibError, match="is named by letters, digits and '_'"):
+        ALGORITHMS.register(name)
 
 
 def test_a_name_is_given_once():
@@ -51,6 +85,13 @@ def test_canonical_form(text, canonical):
     "text, says",
     [
         ("fedfoo", "the known ones are: .*fedavg"),
+        ("fedpox", r"\(did you mean 'fedprox'\?\); the known ones are: .*fedavg"),
+        ("fedprox(mu=1, mu=2)", "'fedprox' is given 'mu' twice"),
+        ("fedprox(mu=1e999)", "must be finite"),
+        ("fedprox(mu=" + "9" * 400 + ")", "must be finite.*got 9999.*…"),
+        ("fedlap(reading=powr)", r"one of scale, power; got 'powr' \(did you mean 'power'\?\)"),
+        ("lws(clamp=(a, b))", "'lws' can make nothing of clamp=|Cannot read"),
+        ("lws(clamp=('a', 'b'))", "'lws' can make nothing of clamp=\\('a', 'b'\\): TypeError"),
         ("fedprox(nu=1)", "no parameter 'nu'; it takes: mu"),
         ("fedprox(mu=high)", "must be float"),
         ("fedprox(mu=True)", "must be float"),

@@ -213,7 +213,7 @@ BASE = dict(dataset="digits", model="lenet", partition="iid")
         (dict(participation=1.5), "choose a share"),
         (dict(rounds=0), "at least 1"),
         (dict(rounds=2.5), "must be int"),
-        (dict(lr=float("nan")), "positive"),
+        (dict(lr=float("nan")), "finite"),
         (dict(lr=-1.0), "positive"),
         (dict(stragglers=2.0), "share"),
         (dict(client_holdout=1.0), "share"),

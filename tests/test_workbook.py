@@ -22,8 +22,14 @@ def test_names_globs_papers_and_paths_select(tmp_path):
     assert [nb.path for nb in find(["one"], folder)] == [a, b]
     assert [nb.path for nb in find(["figure01*"], folder)] == [a, c]
     assert [nb.name for nb in find(["two/figure01_z", "two", str(c)], folder)] == ["two/figure01_z"]
-    with pytest.raises(FedlibError, match="No notebook matches 'three'; the notebooks are: one/figure01_x, "):
+    assert [nb.path for nb in find(["one/fig"], folder)] == [a], "the beginning of a name"
+    assert [nb.path for nb in find(["figure01"], folder)] == [a, c]
+    with pytest.raises(FedlibError, match=r"No notebook matches 'three'; 'fedlib list' names them all"):
         find(["three"], folder)
+    with pytest.raises(FedlibError, match=r"No notebook matches 'one/figrue01' \(did you mean 'one/figure01'\?\)"):
+        find(["one/figrue01"], folder)
+    with pytest.raises(FedlibError, match="there is none in "):
+        find(["one"], tmp_path / "elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -52,8 +58,10 @@ def test_parameters_are_checked_and_only_changes_kept(notebook):
     nb = Notebook(notebook)
     assert nb.defaults == {"scale": "smoke", "seeds": [1, 2, 3], "lr": 0.05, "rounds": 2}
     assert nb.changes({"seeds": "1,2,3", "rounds": "3", "scale": "smoke"}) == {"rounds": 3}
-    with pytest.raises(FedlibError, match="has no parameter 'seed'; it takes: scale, seeds, lr, rounds"):
+    with pytest.raises(FedlibError, match=r"has no parameter 'seed' \(did you mean 'seeds'\?\); it takes: scale, se"):
         nb.changes({"seed": "3"})
+    with pytest.raises(FedlibError, match="seeds must not be empty: nothing would be left to run"):
+        nb.changes({"seeds": "[]"})
     with pytest.raises(FedlibError, match="Unknown scale 'huge'; allowed: smoke, laptop, paper"):
         nb.changes({"scale": "huge"})
 
@@ -72,9 +80,54 @@ def test_a_plan_needs_its_cells(notebook):
     nbformat.write(node, notebook)
     with pytest.raises(FedlibError, match="needs one cell tagged 'grid'; it has 0"):
         Notebook(notebook).plan()
-    notebook.write_text("{")
-    with pytest.raises(FedlibError, match="cannot be read as a notebook"):
+
+
+BROKEN = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "binary": bytes(range(256)),
+    "a list": b"[]",
+    "null": b"null",
+    "a later format": b'{"cells": [], "metadata": {}, "nbformat": 99, "nbformat_minor": 0}',
+    "odd cells": b'{"cells": [1], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
+    "a deep one": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=list(BROKEN))
+def test_what_is_no_notebook_is_named_in_one_sentence(notebook, content):
+    notebook.write_bytes(content)
+    for use in (lambda nb: nb.plan(), lambda nb: nb.defaults, lambda nb: nb.claims, lambda nb: nb.title):
+        with pytest.raises(FedlibError, match="table01_tiny.ipynb cannot be read as a notebook: .*[.]$"):
+            use(Notebook(notebook))
+
+
+@pytest.mark.parametrize(
+    "source, says",
+    [
+        ("grid = {1: 2}", "the grid holds RunSpecs and Measures; got 2"),
+        ("grid = {}", "with these parameters the grid is empty"),
+        ("grid = []", "must make a dict named grid"),
+        ("import sys; sys.exit(0)", "the grid cell fails: SystemExit: 0"),
+        ("1 / 0", "the grid cell fails: ZeroDivisionError"),
+        ("grid = (", "the grid cell fails: SyntaxError"),
+    ],
+)
+def test_a_grid_of_anything_else_is_one_sentence(notebook, source, says):
+    node = nbformat.read(notebook, as_version=4)
+    node.cells[2].source = source
+    nbformat.write(node, notebook)
+    with pytest.raises(FedlibError, match=f"mine/table01_tiny: .*{says}.*[.]$"):
         Notebook(notebook).plan()
+
+
+@pytest.mark.parametrize("default", ["list(range(3))", "x", "1 + 1", "[1, x]"])
+def test_a_default_that_is_computed_is_one_sentence(notebook, default):
+    node = nbformat.read(notebook, as_version=4)
+    node.cells[1].source = f"seeds: list = {default}"
+    nbformat.write(node, notebook)
+    with pytest.raises(FedlibError, match="the default of seeds is .*; write out a number, a text"):
+        Notebook(notebook).changes({"seeds": "1"})
 
 
 def test_executed_notebooks_show_their_claims_and_come_back_clean(notebook, tmp_path, monkeypatch):

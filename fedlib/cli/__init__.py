@@ -63,6 +63,8 @@ def main() -> None:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "fedlib"
         sentence = " ".join(error.format_message().split())
+        # A value is repeated in it, however long.
+        sentence = sentence if len(sentence) < 600 else f"{sentence[:400]}…{sentence[-100:]}"
         click.echo(f"fedlib: {sentence}{'' if sentence.endswith(('.', '?')) else '.'} See '{path} --help'.", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):

@@ -51,7 +51,7 @@ def time_options(command):
     """How far runs are trained."""
     command = click.option("--finish", is_flag=True, help="Train half-done runs to their end.")(command)
     return click.option(
-        "--hours", type=click.FloatRange(min=0), envvar="FEDLIB_HOURS", default=None,
+        "--hours", type=Number(min=0), default=environment.hours, show_default="FEDLIB_HOURS, else to the end",
         help="Train in the order of the plan until the time is up, then show what there is; the next call goes on.",
     )(command)  # fmt: skip
 

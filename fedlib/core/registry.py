@@ -97,7 +97,7 @@ class Registry:
         return self._entries
 
     def register(self, name: str):
-        if not str(name).isidentifier() or keyword.iskeyword(name):
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise FedlibError(f"A {self.kind} is named by letters, digits and '_', such as fedavg; got {quoted(name)}.")
 
         def add(cls):
@@ -142,7 +142,17 @@ class Registry:
         needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
         if lacking := [key for key in needed if key not in values]:
             raise FedlibError(f"{self.kind} {name!r} needs {', '.join(lacking)}: write {name}({lacking[0]}=…).")
-        return cls(**values)
+        try:
+            return cls(**values)
+        except FedlibError:
+            raise
+        except Exception as error:  # a tuple of texts where it counts on numbers, say
+            given = ", ".join(f"{key}={quoted(value)}" for key, value in values.items())
+            raise FedlibError(f"{self.kind} {name!r} can make nothing of {given}: {_line(error)}.") from None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
 
 
 @functools.cache
@@ -151,7 +161,7 @@ def kinds(cls: type) -> dict[str, Any]:
     try:
         return get_type_hints(cls)
     except Exception as error:  # whatever stands there was written by a user
-        raise FedlibError(f"The types of {cls.__name__}'s parameters cannot be read: {error}.") from None
+        raise FedlibError(f"The types of {cls.__name__}'s parameters cannot be read: {_line(error)}.") from None
 
 
 def check(where: str, kind, value):

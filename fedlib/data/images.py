@@ -1,5 +1,6 @@
 """The image data sets: what each is, and where its files come from."""
 
+import math
 from importlib.metadata import distribution
 from typing import Literal
 
@@ -7,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, quoted
 from fedlib.data.base import DATASETS, Dataset, Files
 from fedlib.data.formats import (
     CIFAR_BINARY,
@@ -352,8 +353,12 @@ class Digits:
     sizes, class_names = (1442, 355), DIGITS
 
     def __post_init__(self):
-        if len(self.shape) != 3 or not all(type(n) is int and 0 < n <= 512 for n in self.shape):
-            raise FedlibError(f"digits(shape=…) is (channels, height, width) up to 512 each; got {self.shape!r}.")
+        numbers = len(self.shape) == 3 and all(type(n) is int and 0 < n <= 512 for n in self.shape)
+        if not numbers or math.prod(self.shape) > 1_000_000:
+            raise FedlibError(
+                "digits(shape=…) is (channels, height, width), up to 512 each and a million pixels altogether; got "
+                f"{quoted(self.shape)}."
+            )
 
     def load(self, progress: bool = True) -> Dataset:
         raw, y, test = small_digits()

@@ -229,7 +229,9 @@ class AgNews(Words):
             sizes=(120_000, 7_600),
             forms=(
                 Form(
-                    "ag_news_csv", ("train.csv", "test.csv"), read_csv(breaks=False),
+                    "ag_news_csv",
+                    ("train.csv", "test.csv"),
+                    read_csv(breaks=False),
                     md5=("b1a00f826fdfbd249f79597b59e1dc12", "d52ea96a97a2d943681189a97654912d"),  # torchtext's too
                 ),
             ),

@@ -98,6 +98,8 @@ class Notebook:
         self._execute("grid", names)
         if not isinstance(names.get("grid"), dict):
             raise FedlibError(f"{self.name}: the cell tagged 'grid' must make a dict named grid.")
+        if not names["grid"]:
+            raise FedlibError(f"{self.name}: with these parameters the grid is empty, so there is nothing to run.")
         if odd := [run for run in names["grid"].values() if not isinstance(run, RunSpec | Measure)]:
             raise FedlibError(f"{self.name}: the grid holds RunSpecs and Measures; got {quoted(odd[0])}.")
         return names["grid"]
