@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedlib.core.spec import RunSpec
-from fedlib.runs.measures import Measure
+from fedlib.core.spec import Measure, RunSpec
 from fedlib.workbook.evidence import OWN, PART, REDUCED, STAND_IN, Evidence, grade
 from fedlib.workbook.page import Page
 from fedlib.workbook.settings import PAPERS, read, unstated

@@ -19,11 +19,10 @@ from test_crash import ENDLESS, numbers, started
 
 from fedlib.core.device import describe_machine as environment
 from fedlib.core.errors import FedlibError
-from fedlib.core.spec import RunSpec
+from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs import engine
 from fedlib.runs.audit import compare
 from fedlib.runs.execute import simulate
-from fedlib.runs.measures import Measure
 from fedlib.runs.partial import common_rounds, how_far
 from fedlib.runs.store import ROOT, Record, Store, checksum, committed, default_store
 from fedlib.workbook import paper
