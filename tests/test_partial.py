@@ -19,13 +19,15 @@ from test_crash import ENDLESS, numbers, started
 
 from fedlib.core.device import describe_machine as environment
 from fedlib.core.errors import FedlibError
+from fedlib.core.paths import ROOT
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs import engine
-from fedlib.runs.audit import compare
-from fedlib.runs.execute import simulate
+from fedlib.runs.compare import compare
+from fedlib.runs.execute import keep, run_one, simulate
 from fedlib.runs.partial import common_rounds, how_far
-from fedlib.runs.store import ROOT, Record, Store, checksum, committed, default_store
-from fedlib.workbook import paper
+from fedlib.runs.record import Record, checksum
+from fedlib.runs.store import Store, committed, default_store
+from fedlib.workbook import frames, paper
 
 SPEC = RunSpec(
     dataset="digits", model="mlp(hidden=8)", partition="shards(per_client=2)", algorithm="fedlap", participation=0.5,
@@ -69,18 +71,18 @@ def test_a_run_stopped_again_and_again_is_the_run(tmp_path, whole):
     assert "rounds_done" not in whole.json and store.get(SPEC.id).json == first.json
     second = half(SPEC, store, 8)
     assert second.json["seconds"] >= first.json["seconds"] and numbers(second) == numbers(whole.first(8))
-    assert numbers(engine.run_one(SPEC, store)) == numbers(whole) == numbers(store.get(SPEC.id))
+    assert numbers(run_one(SPEC, store)) == numbers(whole) == numbers(store.get(SPEC.id))
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == [f"{SPEC.id}.json"], "no checkpoint, no lock is left"
 
 
 def test_the_clock_stops_a_run_at_the_end_of_a_round(tmp_path):
     store = Store(tmp_path)
-    before = engine.run_one(ENDLESS, store, deadline=time.time() + 1)
-    after = engine.run_one(ENDLESS, store, deadline=time.time() + 1)
+    before = run_one(ENDLESS, store, deadline=time.time() + 1)
+    after = run_one(ENDLESS, store, deadline=time.time() + 1)
     assert 0 < before.rounds_done < after.rounds_done < ENDLESS.rounds
     assert after.series["accuracy"][: before.rounds_done] == before.series["accuracy"]
-    assert engine.run_one(ENDLESS, store, deadline=0.0).json == store.get(ENDLESS.id).json == after.json, "time is up"
-    nothing = engine.run_one(SPEC, store, deadline=0.0)
+    assert run_one(ENDLESS, store, deadline=0.0).json == store.get(ENDLESS.id).json == after.json, "time is up"
+    nothing = run_one(SPEC, store, deadline=0.0)
     assert nothing.rounds_done == 0 and nothing.waiting and store.ids() == [ENDLESS.id], "no round, no record"
 
 
@@ -132,9 +134,9 @@ def test_where_the_checkpoint_is_gone_the_first_rounds_come_out_again(tmp_path, 
     store.checkpoint(SPEC.id).clear()
     checkpoint = store.checkpoint(SPEC.id)
     again = simulate(SPEC, checkpoint, lambda done: setattr(checkpoint, "deadline", 0.0 if done == 2 else None))
-    engine.keep(again, record, store)
+    keep(again, record, store)
     assert again.rounds_done == 2 and store.get(SPEC.id).json == record.json, "the longer one stays for now"
-    assert numbers(engine.run_one(SPEC, store)) == numbers(whole)
+    assert numbers(run_one(SPEC, store)) == numbers(whole)
 
 
 def test_first_rounds_that_moved_are_said_and_the_old_record_is_kept(tmp_path):
@@ -147,13 +149,13 @@ def test_first_rounds_that_moved_are_said_and_the_old_record_is_kept(tmp_path):
         store.put(edited(wrong, environment=machine))
         if moves:
             with pytest.raises(FedlibError, match="json was made again, but the numbers moved: loss of round 6 was"):
-                engine.run_one(SPEC, store)
+                run_one(SPEC, store)
             assert store.get(SPEC.id).series == series
         else:  # on another kind of machine the first round is compared, within a tolerance
-            assert engine.run_one(SPEC, store).status == "ok"
+            assert run_one(SPEC, store).status == "ok"
     store.put(edited(record, environment=OTHER, series=record.series | {"loss": [9.0, *record.series["loss"][1:]]}))
     with pytest.raises(FedlibError, match="loss of round 1 was 9.0"):
-        engine.run_one(SPEC, store)
+        run_one(SPEC, store)
 
 
 def test_a_run_that_moved_to_another_machine_says_so(tmp_path, whole):
@@ -163,7 +165,7 @@ def test_a_run_that_moved_to_another_machine_says_so(tmp_path, whole):
     assert whole.json["environment"] == environment(), "as long as it stays, nothing is added"
     checkpoint.save(**checkpoint.load() | {"environments": [OTHER]})
     assert engine.run(SPEC, store=store, progress=False, hours=0).json["environment"] == OTHER
-    record = engine.run_one(SPEC, store)
+    record = run_one(SPEC, store)
     assert record.json["environment"] == environment() | {"also": [OTHER]} and record.series == whole.series
     assert not compare(record, whole).exact and not compare(whole, record).exact and compare(whole, whole).exact
 
@@ -173,7 +175,7 @@ def test_a_machine_it_comes_back_to_is_the_last_one(tmp_path):
     half(SPEC, store, 5)
     checkpoint = store.checkpoint(SPEC.id)
     checkpoint.save(**checkpoint.load() | {"environments": [environment(), OTHER]})
-    assert engine.run_one(SPEC, store).json["environment"] == environment() | {"also": [OTHER]}
+    assert run_one(SPEC, store).json["environment"] == environment() | {"also": [OTHER]}
 
 
 def rows(values):
@@ -195,7 +197,7 @@ def test_a_checkpoint_that_does_not_fit_is_discarded(tmp_path, whole, part, valu
     checkpoint = store.checkpoint(SPEC.id)
     state = checkpoint.load()
     checkpoint.save(**state | {part: value(state)})
-    assert numbers(engine.run_one(SPEC, store, told.append)) == numbers(whole)
+    assert numbers(run_one(SPEC, store, told.append)) == numbers(whole)
     assert told == list(range(1, SPEC.rounds + 1)), "it began again"
 
 
@@ -221,7 +223,7 @@ def test_with_hours_the_order_is_kept_and_measurements_are_made(tmp_path):
     def note(todo, jobs, store, progress, deadline):
         asked.append((todo, deadline))
         for spec in todo:
-            engine.run_one(spec, store, deadline=deadline)
+            run_one(spec, store, deadline=deadline)
 
     store = Store(tmp_path)
     engine.run([short, long, measure], store=store, engine=note, progress=False, hours=1)
@@ -269,7 +271,7 @@ def page(tmp_path_factory) -> dict:
     rounds = {("fedavg", 2): 7, ("fedprox", 1): 5, ("fedprox", 2): 0}
     for (_, alpha, method, seed), spec in grid.items():
         if alpha == 100 or (method, seed) == ("fedavg", 1):
-            engine.run_one(spec, store)
+            run_one(spec, store)
         elif done := rounds[method, seed]:
             half(spec, store, done)
     return engine.run(grid, store=store, progress=False, hours=0)
@@ -279,19 +281,19 @@ def test_methods_are_compared_at_the_last_round_all_have_reached(page):
     reached = {key[1:]: record.rounds_done for key, record in page.items()}
     assert {n for key, n in reached.items() if key[0] == 100} == {12}, "another column is left as it is"
     assert [n for key, n in reached.items() if key[0] == 0.1] == [5, 5, 5, 0]
-    curves = paper.curves(page, NAMES)
+    curves = frames.curves(page, NAMES)
     last = curves.groupby(["alpha", "method", "seed"])["round"].max()
     assert last.to_dict() == {key: n for key, n in reached.items() if n}
-    scores = paper.scores(page, NAMES, last=lambda c: paper.last(c, 1))["last"]
+    scores = frames.scores(page, NAMES, last=lambda c: frames.last(c, 1))["last"]
     assert scores.isna().sum() == 1 and np.isnan(scores["digits", 0.1, "fedprox", 2])
-    text = paper.settled(page, NAMES)
+    text = frames.describe_runs(page, NAMES)
     assert "8 runs in 4 cells, each with seeds 1, 2." in text and text.endswith(
         "Half done: compared after 5 to 12 of 12 rounds, the last that all runs of a setting have reached. 1 of 8 runs "
         "have no result yet."
     )
-    spread = paper.indicators(page, NAMES, "spread")
+    spread = frames.probe_means(page, NAMES, "spread")
     assert len(spread) == 8 and spread["tau"].isna().sum() == 1
-    assert set(paper.probed(page, NAMES, "spread", {"tau": "tau"})["round"]) == {2, 4, 6, 8, 10, 12}
+    assert set(frames.probe_long(page, NAMES, "spread", {"tau": "tau"})["round"]) == {2, 4, 6, 8, 10, 12}
 
 
 def test_a_table_and_its_gains_stand_half_done(page, capsys):
