@@ -21,7 +21,7 @@ from fedlib.core.device import describe_machine as environment
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
 from fedlib.core.spec import Measure, RunSpec
-from fedlib.runs import engine
+from fedlib.runs import engine, execute
 from fedlib.runs.compare import compare
 from fedlib.runs.execute import keep, run_one, simulate
 from fedlib.runs.partial import common_rounds, how_far
@@ -100,7 +100,7 @@ def test_without_hours_it_is_shown_and_not_gone_on_with(tmp_path, whole):
     assert engine.missing([SPEC], store) == [] and engine.missing([SPEC], store, finish=True) == [SPEC]
     assert engine.run([SPEC], store=store, progress=False)[0].json == record.json
     assert engine.run([SPEC], store=store, progress=False, hours=0)[0].json == record.json
-    assert engine.rounds_done(SPEC, store) == 4
+    assert execute.rounds_done(SPEC, store) == 4
     more = SPEC.replace(probes="lap")
     with pytest.raises(FedlibError, match="lap has nothing of .* 4 of 12 rounds are done: .* --hours or --finish"):
         engine.run(more, store=store, progress=False).probe("lap")
@@ -112,7 +112,7 @@ def test_a_killed_run_can_be_looked_at(start, tmp_path):
     process = started(start, store, ENDLESS)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert store.ids() == [] and engine.rounds_done(ENDLESS, store) > 0
+    assert store.ids() == [] and execute.rounds_done(ENDLESS, store) > 0
     record = engine.run(ENDLESS, store=store, progress=False, hours=0)
     assert store.ids() == [ENDLESS.id] and record.partial and record.accuracy.any()
     assert record.rounds_done == store.checkpoint(ENDLESS.id).load()["round"]
@@ -206,7 +206,7 @@ def test_what_is_sealed_by_hand_is_no_checkpoint(tmp_path, content):
     checkpoint = Store(tmp_path).checkpoint(SPEC.id)
     checkpoint.path.parent.mkdir()
     checkpoint.path.write_bytes(hashlib.sha256(content).hexdigest().encode() + content)
-    assert checkpoint.load() is None and engine.rounds_done(SPEC, Store(tmp_path)) == 0
+    assert checkpoint.load() is None and execute.rounds_done(SPEC, Store(tmp_path)) == 0
     checkpoint.path.unlink()
     os.mkfifo(checkpoint.path)
     assert checkpoint.load() is None, "and does not wait for a writer"
@@ -421,16 +421,16 @@ def test_committing_copies_what_is_more(tmp_path, whole):
     evidence = Store(tmp_path / "evidence")
     own = Store(tmp_path / "own", evidence)
     own.put(whole.first(4))
-    assert engine.commit([SPEC, SPEC], own, evidence) == 1 and evidence.get(SPEC.id).rounds_done == 4
+    assert execute.commit([SPEC, SPEC], own, evidence) == 1 and evidence.get(SPEC.id).rounds_done == 4
     own.put(whole)
-    assert [r.id for r in engine.uncommitted([SPEC], own, evidence)] == [SPEC.id]
-    assert engine.commit([SPEC], own, evidence) == 1 and evidence.get(SPEC.id).json == whole.json
+    assert [r.id for r in execute.uncommitted([SPEC], own, evidence)] == [SPEC.id]
+    assert execute.commit([SPEC], own, evidence) == 1 and evidence.get(SPEC.id).json == whole.json
     own.put(edited(whole, seconds=99.0))
-    assert engine.commit([SPEC, SPEC.replace(seed=9)], own, evidence) == 0, "the same again is no reason to write"
+    assert execute.commit([SPEC, SPEC.replace(seed=9)], own, evidence) == 0, "the same again is no reason to write"
     own.put(whole)
     evidence.put(edited(whole.first(4), series=whole.first(4).series | {"loss": [1.0, 1.0, 1.0, 1.0]}))
     with pytest.raises(FedlibError, match="numbers moved: loss of round 1 was 1.0"):
-        engine.commit([SPEC], own, evidence)
+        execute.commit([SPEC], own, evidence)
 
 
 @pytest.fixture
