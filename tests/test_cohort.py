@@ -39,7 +39,7 @@ def test_the_same_models_come_out(model, optimizer, monkeypatch):
 
 def test_whoever_diverges_is_named(monkeypatch):
     monkeypatch.setattr(federation, "can_vectorise", lambda *_: True)
-    record = simulate(BASE.replace(lr=1e30, rounds=2))
+    record = simulate(BASE.replace(lr=1e6, optimizer="sgd(weight_decay=1000000.0)", local_epochs=5, rounds=2))
     assert record.status == "diverged" and record.json["error"]["round"] == 1
     assert f"Client {record.json['error']['client']} diverged" in record.json["error"]["message"]
 

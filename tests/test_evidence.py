@@ -1,7 +1,5 @@
 """A grade follows from specs alone; a cell whose base method has hardly learned counts nowhere."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from fedlib.core.spec import Measure, RunSpec
@@ -66,10 +64,10 @@ def test_measurements_are_own_with_the_papers_parameters():
 
 
 def record(spec, accuracy):
-    from fedlib.runs.store import Record
+    from fedlib.runs.record import Record
 
     series = {"round": list(range(1, len(accuracy) + 1)), "accuracy": accuracy}
-    partition = SimpleNamespace(fingerprint="x", indices=[[0]])
+    partition = {"fingerprint": "x", "sizes": [1]}
     return Record.of_run(spec, series, partition, [], {}, 1.0)
 
 
