@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 import tracemalloc
+from multiprocessing import current_process
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedlib.algorithms import Algorithm
+from fedlib.algorithms import Algorithm, Client, Local, register
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.federation.federation import Federation
@@ -30,13 +31,16 @@ TINY = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", rounds=
 class Deadly(RunSpec):
     """A run that takes its worker with it, as a lack of memory does, as often as DEATHS says."""
 
-    def perform(self, checkpoint=None, on_round=None):
-        assert torch.get_num_threads() == 1
-        tally = Path(os.environ["TALLY"])
-        tally.write_text(tally.read_text() + "x")
-        if len(tally.read_text()) <= int(os.environ["DEATHS"]):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().perform(checkpoint, on_round)
+    @property
+    def cohort(self) -> int:  # asked for when its federation is made, in a worker
+        if current_process().name != "MainProcess" and not vars(self).get("begun"):
+            object.__setattr__(self, "begun", True)
+            assert torch.get_num_threads() == 1
+            tally = Path(os.environ["TALLY"])
+            tally.write_text(tally.read_text() + "x")
+            if len(tally.read_text()) <= int(os.environ["DEATHS"]):
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().cohort
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
@@ -191,20 +195,21 @@ def test_the_command_names_the_run_and_ends_with_2(shell, script, tmp_path):
     assert both.returncode == 2 and both.stderr.startswith("fedlib: 2 of 2 runs failed") and "Trace" not in both.stderr
 
 
-class Failing(RunSpec):
-    """A run that cannot be made."""
+@register("failing")
+class Failing(Local):
+    """Clients that cannot train."""
 
-    def perform(self, checkpoint=None, on_round=None):
-        raise {1: ValueError("one"), 2: SystemExit(0), 3: KeyboardInterrupt()}[self.seed]
+    def begin(self, c: Client) -> None:
+        raise {1: ValueError("one"), 2: SystemExit(0), 3: KeyboardInterrupt()}[c.spec.seed]
 
 
 def test_in_this_process_too_a_failure_costs_its_run(tmp_path):
-    store, failing = Store(tmp_path), [Failing(**TINY.replace(seed=seed).to_json()) for seed in (1, 2)]
+    store, failing = Store(tmp_path), [TINY.replace(algorithm="failing", seed=seed) for seed in (1, 2)]
     with pytest.raises(FedlibError, match=r"(?s)2 of 3 runs failed.*seed 1\) failed: ValueError: one.*SystemExit: 0"):
         run([*failing, TINY], jobs=1, store=store, progress=False)
     assert store.ids() == [TINY.id]
     with pytest.raises(KeyboardInterrupt):
-        run(Failing(**TINY.replace(seed=3).to_json()), store=store, progress=False)
+        run(TINY.replace(algorithm="failing", seed=3), store=store, progress=False)
 
 
 UNGUARDED = """

@@ -20,6 +20,7 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedlib.core.spec import RunSpec  # noqa: E402
 from fedlib.federation.aggregation import aggregate  # noqa: E402
+from fedlib.runs.execute import execute  # noqa: E402
 from fedlib.runs.flower import Strategy, on_server, simulate  # noqa: E402
 from fedlib.runs.worker import call  # noqa: E402
 
@@ -27,7 +28,7 @@ METHODS = ("fedavg", "fedprox(mu=0.1)+awa+lws", "feddisco", "fedadam")
 
 
 def test_flowers_own_engine_ends_where_the_simulator_does(local_ray):
-    found = Measure(f"under_flower(model='mlp(hidden=16)', methods={METHODS!r}, subset=400)").perform().result
+    found = execute(Measure(f"under_flower(model='mlp(hidden=16)', methods={METHODS!r}, subset=400)")).result
     for method in METHODS:
         assert list(found[method]["apart"]) == ["1", "3"] and max(found[method]["apart"].values()) < 1e-5, method
         assert found[method]["flower"][1:] == pytest.approx(found[method]["fedlib"], abs=0.01), method

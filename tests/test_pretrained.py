@@ -14,7 +14,7 @@ from fedlib.core.spec import Measure, RunSpec
 from fedlib.federation.federation import Federation
 from fedlib.models import build, starts
 from fedlib.models.starts import STARTS
-from fedlib.runs.execute import simulate
+from fedlib.runs.execute import execute, simulate
 from fedlib.runs.pretrained import pretrain
 
 CENTRAL = dict(partition="iid", clients=1, keep_optimizer=True, rounds=2, eval_every=2, subset=200, skip=100, seed=3)
@@ -136,8 +136,8 @@ def test_features_of_a_checkpoint_tell_data_sets_apart(folder, card):
     text = f"data_distances(dataset='{RECIPE.dataset}', clients=2, partition=iid, subset=100, samples=10{{}})"
     pixels, features = Measure(text.format("")), Measure(text.format(", start=mine"))
     assert features.revisions == {"mine": card["sha256"][:16]} and pixels.revisions == {}
-    first, again = (features.perform().result for _ in range(2))
-    assert first == again != pixels.perform().result and first["distance"][0] > 0
+    first, again = (execute(features).result for _ in range(2))
+    assert first == again != execute(pixels).result and first["distance"][0] > 0
 
 
 def test_the_committed_cards_are_sound():

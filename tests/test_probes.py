@@ -36,7 +36,7 @@ from fedlib.probes.updates import entropy, kept_products, mixture
 from fedlib.runs.compare import compare
 from fedlib.runs.engine import missing, run
 from fedlib.runs.estimate import estimate
-from fedlib.runs.execute import run_one, simulate
+from fedlib.runs.execute import execute, run_one, simulate
 from fedlib.runs.record import Record, checksum
 from fedlib.runs.store import Store
 from fedlib.workbook.frames import layer_kind, probe_frame
@@ -449,11 +449,11 @@ def test_clients_with_the_same_classes_are_close(tmp_path):
     grid = {text: Measure(text) for text in ("data_distances(samples=60)", "data_distances(samples=60, labels=False)")}
     grid |= {"model": Measure("data_distances(samples=60, labels=False, model='mlp(hidden=16)', epochs=2)")}
     for measure_ in grid.values():
-        found = measure_.perform().result
+        found = execute(measure_).result
         d = squareform(found["distance"])
         assert d[0, 1:4].mean() < d[0, 8:].mean() < d[0, 4:8].mean()
         assert np.mean(found["to_all"][8:]) < np.mean(found["to_all"][:8]) and len(found["to_all"]) == 12
-    counts = Measure("class_counts(partition=iid, clients=2)").perform().result["counts"]
+    counts = execute(Measure("class_counts(partition=iid, clients=2)")).result["counts"]
     assert np.sum(counts) == 1442 and abs(np.diff(np.sum(counts, 1))) <= 1
 
 

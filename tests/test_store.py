@@ -14,7 +14,7 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
 from fedlib.core.series import summary
 from fedlib.core.spec import RunSpec
-from fedlib.runs.execute import simulate
+from fedlib.runs.execute import execute, simulate
 from fedlib.runs.files import write_atomically
 from fedlib.runs.record import MOST, Record, checksum
 from fedlib.runs.store import STALE, Store, default_store
@@ -266,7 +266,7 @@ def test_seconds_of_a_local_epoch_are_those_of_the_method():
 
     methods, data = ("fedavg", "moon", "dw"), "digits(shape=(3, 32, 32))"
     measure = Measure(f"epoch_time(model=simple_cnn, dataset={data!r}, methods={methods!r}, subset=400)")
-    result = measure.perform().result
+    result = execute(measure).result
     seconds = result["seconds"]
     assert {method: len(turns) for method, turns in seconds.items()} == {"fedavg": 3, "moon": 3, "dw": 3}
     assert min(seconds["moon"]) > 1.2 * min(seconds["fedavg"]) > 0
@@ -280,7 +280,7 @@ def test_a_round_costs_time_and_bytes():
 
     methods = ("fedavg", "scaffold", "fedper", "local", "fedproto", "fednova", "dw", "law(epochs=40)")
     text = f"round_cost(model='mlp(hidden=16)', proxy='balanced(size=20)', methods={methods!r})"
-    result = Measure(text).perform().result
+    result = execute(Measure(text)).result
     model, head = 4 * result["parameters"], 4 * (16 * 10 + 10)
     up, down = result["up"], result["down"]
     assert up["fedavg"] == down["fedavg"] == up["law(epochs=40)"] == model
