@@ -37,8 +37,12 @@ test-full: lint .venv/.installed  ## test, with the slow tests too
 lint: .venv/.installed  ## ruff
 	@$(BIN)/ruff check .
 
+# Files whose tests have followed the move into rooms; the others run in test-full until they have, too.
+FOLLOWED := algorithms awa clients layout oracle_awa oracle_clients oracle_longtail oracle_proxy oracle_shrinking partition \
+	shrinking spec registry aggregation claims report setup evidence page tables statistics cohort personal law models
+
 unit: .venv/.installed  ## unit and oracle tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" tests
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(FOLLOWED:%=tests/test_%.py)
 
 notebooks-smoke: .venv/.installed  ## train and execute every notebook at the smallest scale
 	@$(BIN)/fedlib run --scale smoke --jobs $(JOBS)

@@ -123,7 +123,7 @@ def test_gather_keeps_the_memory_format():
 
 
 def test_a_diverging_client_is_named():
-    spec, flat, x, y = setting("mlp(hidden=16)", lr=1e30)
+    spec, flat, x, y = setting("mlp(hidden=16)", lr=1e6, optimizer="sgd(weight_decay=1000000.0)", local_epochs=5)
     with pytest.raises(Diverged, match="Client 5 diverged in round 2") as stop:
         ours(spec, flat, x, y, epochs=3)
     assert (stop.value.client, stop.value.round) == (5, 2)
