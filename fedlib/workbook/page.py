@@ -149,7 +149,7 @@ class Page:
         if self.exhibit not in {t["id"] for t in self._transcribed}:
             return {}
         found = reported_cells(self.paper, self.exhibit, cell)
-        return {key: value for key, value in found.items() if key is not None}
+        return {key: value for key, value in found.items() if None not in (key, value)}
 
     @property
     def _transcribed(self) -> list[dict]:
