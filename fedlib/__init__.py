@@ -9,6 +9,8 @@ _LAZY = {
     "aggregate": "fedlib.federation.aggregation",
     "show": "fedlib.workbook.page",
     "load": "fedlib.data",
+    "register_dataset": "fedlib.data",
+    "register_model": "fedlib.models",
 }
 __all__ = list(_LAZY)
 

@@ -69,7 +69,7 @@ class Batch:
 
     x: Tensor
     y: Tensor
-    features: Tensor
+    features: Tensor | None  # None of a model without: set uses_features where they are needed
     logits: Tensor
     index: Tensor | None = None  # which of the client's own samples these are
 
@@ -81,6 +81,7 @@ class Local:
     their models that is one model each: 1,000 clients with SimpleCNN hold 0.5 GB, with ResNet20 1.1 GB.
     """
 
+    uses_features = False  # True if it looks at the model's features, below its linear classifier
     weights = None  # the aggregation this method implies: "size" or "uniform"
     keeps = False  # True if every client keeps the model it trained last (its state's "model"), to be scored by it
     adapts = False  # True if clients fit the global model to their data before they are scored by it

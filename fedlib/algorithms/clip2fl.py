@@ -29,6 +29,7 @@ class CLIP2FL(CReFF):
     server's term each text feature counts once per feature of its class, a feature's own copy left out below the line.
     """
 
+    uses_features = True
     clip: str = "ViT-B-32-quickgelu"  # a folder <data directory>/clip/<name>, else open_clip's with OpenAI's weights
     distill: float = 1.0
     temperature: float = 3.0  # T

@@ -34,6 +34,7 @@ class CReFF(Local, Server):
     rows are summed, the bias being a row of its own. The features live on from round to round; phi starts afresh.
     """
 
+    uses_features = True
     features: int = 100  # per class
     steps: int = 100  # of gradient matching, a round
     lr: float = 0.1  # of the features

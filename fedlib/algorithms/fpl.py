@@ -26,6 +26,7 @@ class FPL(Local, Server):
     means of the features met during its last epoch, not those of the model that it sends.
     """
 
+    uses_features = True
     temperature: float = 0.02
     variant: Literal["paper", "released"] = "paper"
 

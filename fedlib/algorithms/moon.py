@@ -20,6 +20,7 @@ class Moon(Local):
     have no gradient either. Every client that ever took part keeps its last model.
     """
 
+    uses_features = True
     mu: float | None = None  # 1, or 5 as released
     temperature: float = 0.5
     variant: Literal["paper", "released"] = "paper"

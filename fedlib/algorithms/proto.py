@@ -21,6 +21,7 @@ class FedProto(Local, Server):
     so far, and a class without one is drawn to zero from the second round on.
     """
 
+    uses_features = True
     strength: float = 1.0
     average: bool = False  # the models too, as FedAvg does
     variant: Literal["paper", "released"] = "paper"

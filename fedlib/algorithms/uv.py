@@ -17,6 +17,7 @@ class FedUV(Local):
     squared distance). A batch of one sample has neither, and a batch whose features coincide no kernel.
     """
 
+    uses_features = True
     variance: float = 2.5
     uniformity: float = 0.5
 

@@ -25,11 +25,8 @@ class Entry:
     dtype: torch.dtype
     buffer: bool
     slice: slice
+    module: str
     channels_last: bool = False
-
-    @property
-    def module(self) -> str:
-        return self.name.rpartition(".")[0] or self.name
 
     def view(self, vector: Tensor) -> Tensor:
         """This tensor as a view of the last dimension of ``vector`` (leading dimensions are kept)."""
@@ -60,12 +57,14 @@ class Layout:
 
     def __init__(self, tensors: list[tuple[str, torch.Size, torch.dtype, bool]], channels_last: bool = False):
         self.entries: list[Entry] = []
+        bare = not any("." in name for name, *_ in tensors)  # a single nn.Linear: one layer, not two
         ends = {False: 0, True: 0}  # the buffer vector and the parameter vector grow apart
         for name, shape, dtype, buffer in tensors:
             start = ends[buffer]
             ends[buffer] = start + math.prod(shape)
             last = channels_last and not buffer and len(shape) == 4
-            self.entries.append(Entry(name, shape, dtype, buffer, slice(start, ends[buffer]), last))
+            module = name.rpartition(".")[0] or ("model" if bare else name)
+            self.entries.append(Entry(name, shape, dtype, buffer, slice(start, ends[buffer]), module, last))
         self.size, self.buffer_size = ends[False], ends[True]
 
     @classmethod

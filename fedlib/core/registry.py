@@ -9,8 +9,11 @@ canonically: parameters in declared order, defaults left out.
 import ast
 import dataclasses
 import functools
+import hashlib
+import inspect
 import keyword
 import sys
+import types
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedlib.core.components import load
@@ -83,6 +86,7 @@ def registry_of(kind: str) -> "Registry":
 class Registry:
     """Classes by name. Registering makes the class a frozen dataclass whose fields are its parameters."""
 
+    complete = None  # what is done to a class that fedlib does not bring, such as to make its revision tell its data
     compose = None  # what a text with '+' stands for, where the parts make something new: Algorithm
 
     def __init__(self, kind: str):
@@ -103,9 +107,10 @@ class Registry:
         def add(cls):
             cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
             cls.name = name
-            # raised when its numbers change on purpose; of a plugin it is the file's checksum
-            own = getattr(sys.modules.get(cls.__module__), "__revision__", 1)
-            cls.revision = cls.__dict__.get("revision", own)
+            if "revision" not in cls.__dict__:
+                cls.revision = code_revision(cls)
+                if cls.revision != 1 and self.complete:
+                    self.complete(cls)
             if self._entries.get(name, cls).__module__ != cls.__module__:
                 raise FedlibError(f"The {self.kind} {name!r} exists already, in {self._entries[name].__module__}.")
             self._entries[name] = cls
@@ -149,6 +154,29 @@ class Registry:
         except Exception as error:  # a tuple of texts where it counts on numbers, say
             given = ", ".join(f"{key}={quoted(value)}" for key, value in values.items())
             raise FedlibError(f"{self.kind} {name!r} can make nothing of {given}: {_line(error)}.") from None
+
+
+def code_revision(thing) -> int | str:
+    """1 of what fedlib brings, which is raised by hand; of a plugin its file's checksum, of anything else its code's.
+
+    So a class that is edited in a notebook's cell, or in a script, makes other runs.
+    """
+    if thing.__module__.partition(".")[0] == "fedlib":
+        return 1
+    if given := getattr(sys.modules.get(thing.__module__), "__revision__", None):
+        return given
+    try:
+        text = inspect.getsource(thing)
+    except (OSError, TypeError):  # typed at a prompt, or made by a program
+        functions = [thing] if inspect.isfunction(thing) else [f for f in vars(thing).values() if inspect.isfunction(f)]
+        text = repr([(_instructions(f.__code__), f.__defaults__) for f in functions])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _instructions(code: types.CodeType) -> tuple:
+    """What a function does, without the addresses and line numbers that change from one session to the next."""
+    constants = [_instructions(c) if isinstance(c, types.CodeType) else c for c in code.co_consts]
+    return code.co_code, code.co_names, constants
 
 
 def _line(error: Exception) -> str:

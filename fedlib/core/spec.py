@@ -163,9 +163,12 @@ class RunSpec:
     @cached_property
     def revisions(self) -> dict[str, int | str]:
         """Revisions above 1 of the data set, model, partition and algorithm parts involved; a start's is its sha256."""
+        return {t.name: t.revision for t in self.components() if t.revision != 1}
+
+    def components(self) -> list:
+        """The data set, model, partition, algorithm parts … that it names."""
         things = [_made(self, name) for name in FIELDS if getattr(self, name) is not None]
-        things += _algorithm(self.algorithm).parts
-        return {t.name: t.revision for t in things if t.revision != 1}
+        return things + _algorithm(self.algorithm).parts
 
     @cached_property
     def id(self) -> str:

@@ -12,11 +12,16 @@ import fedlib.data.images
 import fedlib.data.text  # noqa: F401 both register their data sets
 from fedlib.core.errors import FedlibError
 from fedlib.core.registry import written
-from fedlib.data import sources
+from fedlib.data import own, sources
 from fedlib.data.base import DATASETS, Dataset
+from fedlib.data.own import register_dataset
 from fedlib.data.sources import data_dir
 
-__all__ = ["DATASETS", "TRANSFORMS", "Dataset", "about", "data_dir", "get", "inventory", "load", "subset", "to_float"]
+__all__ = [
+    "DATASETS", "TRANSFORMS", "Dataset", "about", "data_dir", "get", "inventory", "load", "register_dataset", "subset",
+    "to_float",
+]  # fmt: skip
+DATASETS.complete = own.complete
 
 
 def _of_pixels(scale: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -108,6 +113,8 @@ def about(entry) -> str:
 def _row(entry) -> dict:
     row = dict(name=written(entry), about=about(entry), present=True, train=entry.sizes[0], test=entry.sizes[1])
     row |= dict(source="scikit-learn", where="installed package", checksum="", note="", obtain="")
+    if entry.revision != 1:  # somebody's own
+        return row | dict(source=type(entry).__module__, where="", checksum=str(entry.revision))
     if hasattr(entry, "domains"):  # made of others
         absent = [domain.name for domain in entry.domains if not _row(domain)["present"]]
         return row | dict(source="", where="", present=not absent, obtain=absent and f"needs {', '.join(absent)}" or "")

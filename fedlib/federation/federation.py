@@ -19,9 +19,9 @@ from fedlib.federation.cohort import can_vectorise, train_together
 from fedlib.federation.state import RunState
 from fedlib.federation.training import train
 from fedlib.models import build
-from fedlib.models.base import evaluate
+from fedlib.models.base import evaluate, has_features
 from fedlib.models.starts import STARTS
-from fedlib.probes import sections
+from fedlib.probes import parts, sections
 
 
 class Federation:
@@ -44,6 +44,8 @@ class Federation:
         model = build(spec.model, tuple(data.x_train.shape[1:]), data.classes, spec.seed)
         if spec.start:
             STARTS.make(spec.start).load_into(model)
+        if not has_features(model):
+            refuse_features(spec)
         # Memory format is a fixed rule of the model: channels_last for convolutions, which it speeds up.
         conv = any(isinstance(m, nn.Conv2d) for m in model.modules())
         self.flat = FlatModel(model, device(), channels_last=conv)
@@ -183,6 +185,16 @@ class Federation:
             for part in fit:
                 part.adapt(client)
         return evaluate(flat.model, self.x_test, self.y_test)
+
+
+def refuse_features(spec: RunSpec) -> None:
+    """A sentence if something in this run looks at features, its model having none."""
+    for part in (*Algorithm(spec.algorithm).parts, *parts(spec.probes)):
+        if getattr(part, "uses_features", False):
+            raise FedlibError(
+                f"{part.name} looks at a model's features, which {spec.model} does not have: give it a method "
+                "features(x) and a linear layer named classifier, as fedlib.models.Net has."
+            )
 
 
 def cohort(spec: RunSpec, number: int) -> tuple[list[int], list[int]]:

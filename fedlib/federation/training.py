@@ -11,6 +11,7 @@ from fedlib.core.errors import Diverged
 from fedlib.core.layout import FlatModel, gather
 from fedlib.core.random import stream, torch_seed
 from fedlib.core.spec import RunSpec
+from fedlib.models.base import has_features
 
 
 def train(
@@ -27,6 +28,7 @@ def train(
     extra = [p for p in parts if type(p).loss is not Local.loss]
     edits = [p for p in parts if type(p).gradient is not Local.gradient]
     model, theta, grad = flat.model.train(), flat.theta, flat.grad
+    two_parts = has_features(model)
     mixed = spec.precision == "bfloat16"
     closed_form = model.closed_form() if hasattr(model, "closed_form") and not extra and not mixed else None
     total, batches = torch.zeros((), device=theta.device), 0
@@ -48,8 +50,8 @@ def train(
                 total += closed_form(xb, yb)
             else:
                 with torch.autocast(theta.device.type, torch.bfloat16, enabled=mixed):
-                    features = model.features(xb)
-                    logits = model.classifier(features)
+                    features = model.features(xb) if two_parts else None
+                    logits = model.classifier(features) if two_parts else model(xb)
                     loss = F.cross_entropy(logits, yb)
                     total += loss.detach()
                     for part in extra:

@@ -36,6 +36,11 @@ class MappingNet(Net):
         return self.fc2(F.relu(self.fc1(self.maps(x))))
 
 
+def has_features(model: nn.Module) -> bool:
+    """Whether it is features and a linear classifier on top, as ``Net`` is; any other module is taken as a whole."""
+    return callable(getattr(model, "features", None)) and isinstance(getattr(model, "classifier", None), nn.Linear)
+
+
 def image(name: str, shape: tuple[int, ...], smallest: int = 1) -> int:
     """The number of channels of an image shape, or a clear error."""
     if len(shape) != 3 or min(shape[1:]) < smallest:

@@ -51,6 +51,7 @@ class Ensemble(Probe):
     model's features above zero: at 0 a network of ReLUs is dead.
     """
 
+    uses_features = True
     every: int | None = 1
     samples: int = 500
 
@@ -227,6 +228,7 @@ class Tsne(Probe):
     ``own`` is the share of classes whose row points to the mean feature of that class more than to any other's.
     """
 
+    uses_features = True
     samples: int = 500
     perplexity: float = 30.0
 

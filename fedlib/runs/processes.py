@@ -4,6 +4,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter, deque
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -23,6 +24,14 @@ NOT_READY = (
     "No worker process gets ready (exit code {0}). A script that trains in several processes is imported by each of "
     "them, so it must call fedlib.run under 'if __name__ == \"__main__\":', or with jobs=1."
 )
+ONE_BY_ONE = "Trained one after the other in this process: "
+NO_GUARD = ONE_BY_ONE + (
+    "worker processes import the script, so call fedlib.run under 'if __name__ == \"__main__\":' to train in several."
+)
+SESSION = ONE_BY_ONE + (
+    "{0} is defined in this session, which worker processes do not see. Put it into a file and name that in "
+    "FEDLIB_PLUGINS to train in several."
+)
 
 
 def train_all(
@@ -38,14 +47,37 @@ def train_all(
         os._exit(UNGUARDED)
     with Bar(todo, progress) as bar:
         try:
-            if min(jobs, len(todo)) == 1:
+            limits = {spec: stall or longest_wait(spec) for spec in todo}
+            why = "" if min(jobs, len(todo)) > 1 else "one process is enough"
+            if not why and (own := next(filter(None, map(of_session, todo)), "")):
+                warnings.warn(why := SESSION.format(own), stacklevel=2)
+            try:
+                failures = None if why else train_apart(limits, jobs, store, bar.show, deadline)
+            except Unguarded:
+                warnings.warn(NO_GUARD, stacklevel=2)
+                failures = None
+            if failures is None:
                 failures = train_here(todo, store, bar.show, deadline)
-            else:
-                limits = {spec: stall or longest_wait(spec) for spec in todo}
-                failures = train_apart(limits, jobs, store, bar.show, deadline)
         finally:
             store.tidy()
     report(failures, todo)
+
+
+class Unguarded(Exception):
+    """The script that trains would train again when a worker imports it."""
+
+
+def of_session(spec: RunSpec | Measure) -> str:
+    """What of a run only this process knows, since it was defined in a notebook or at a prompt; else nothing."""
+    script = getattr(sys.modules["__main__"], "__file__", None) or ""  # which workers import; of stdin it is no file
+    if Path(script).is_file() or isinstance(spec, Measure):
+        return ""
+    return next((thing.name for thing in spec.components() if isinstance(thing.revision, str) and _typed(thing)), "")
+
+
+def _typed(thing) -> bool:
+    module = type(thing).__module__
+    return module.partition(".")[0] != "fedlib" and not hasattr(sys.modules.get(module), "__revision__")
 
 
 def report(failures: dict[RunSpec, str], todo: list[RunSpec]) -> None:
@@ -129,7 +161,9 @@ def train_apart(
                     if ended == "unready":
                         waiting.appendleft(spec)
                         unready += 1
-                        if why[0] == UNGUARDED or unready == 3:
+                        if why[0] == UNGUARDED:
+                            raise Unguarded
+                        if unready == 3:
                             raise FedlibError(NOT_READY.format(*why))
                         continue
                     tries[spec] += 1
