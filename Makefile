@@ -34,15 +34,11 @@ test-full: lint .venv/.installed  ## test, with the slow tests too
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 	@$(MAKE) --no-print-directory notebooks-smoke notebooks-check audit
 
-lint: .venv/.installed  ## ruff
-	@$(BIN)/ruff check .
-
-# Files whose tests have followed the move into rooms; the others run in test-full until they have, too.
-FOLLOWED := algorithms awa clients layout oracle_awa oracle_clients oracle_longtail oracle_proxy oracle_shrinking partition \
-	shrinking spec registry aggregation claims report setup evidence page tables statistics cohort personal law models
+lint: .venv/.installed  ## ruff, its formatter, the floors of the package
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet . && $(BIN)/lint-imports --no-cache
 
 unit: .venv/.installed  ## unit and oracle tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(FOLLOWED:%=tests/test_%.py)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" tests
 
 notebooks-smoke: .venv/.installed  ## train and execute every notebook at the smallest scale
 	@$(BIN)/fedlib run --scale smoke --jobs $(JOBS)

@@ -247,5 +247,5 @@ def test_a_checkpoint_of_another_version_or_run_is_not_used(tmp_path, monkeypatc
     other = Store(tmp_path).checkpoint("two")
     shutil.copy(checkpoint.path, other.path)
     assert other.load() is None
-    monkeypatch.setattr("fedlib.runs.store.FORMAT", 2)
+    monkeypatch.setattr("fedlib.runs.checkpoint.FORMAT", 2)
     assert checkpoint.load() is None

@@ -313,7 +313,7 @@ def test_transforms():
 
 def test_a_run_starts_without_what_it_does_not_need():
     code = (
-        "import sys; from fedlib import RunSpec, simulate; from fedlib import engine; "
+        "import sys; from fedlib import RunSpec, simulate; from fedlib.runs import engine; "
         "simulate(RunSpec(dataset='digits', model='mlp(hidden=16)', partition='iid', rounds=1)); "
         "print({name for name in sys.modules if name in "
         "('torchvision', 'sklearn', 'PIL', 'pandas', 'matplotlib', 'ot', 'scipy.stats', 'scipy.optimize', 'sympy')})"

@@ -249,7 +249,7 @@ def test_the_variable_sets_the_hours(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLIB_HOURS", "0")
     assert engine.run(SPEC, store=Store(tmp_path), progress=False).waiting
     monkeypatch.setenv("FEDLIB_HOURS", "soon")
-    with pytest.raises(FedlibError, match="FEDLIB_HOURS is a number of hours, such as 1.5; got 'soon'"):
+    with pytest.raises(FedlibError, match="FEDLIB_HOURS is a number of hours, at least 0; got 'soon'"):
         engine.run(SPEC, store=Store(tmp_path))
 
 
@@ -307,7 +307,7 @@ def test_a_table_and_its_gains_stand_half_done(page, capsys):
 def test_where_nothing_is_half_done_nothing_changes(whole):
     records = [whole, simulate(SPEC.replace(seed=2))]
     assert all(a is b for a, b in zip(common_rounds(records), records, strict=True)) and how_far(records) == ""
-    assert how_far([whole.first(4), whole]).startswith("Half done: compared after 4 to 12 of 12 rounds")
+    assert how_far([records[1].first(4), whole]).startswith("Half done: compared after 4 to 12 of 12 rounds")
 
 
 def test_a_run_that_diverged_stays_diverged_when_cut(whole):
@@ -323,12 +323,15 @@ def test_a_run_that_diverged_stays_diverged_when_cut(whole):
 def test_simulate_goes_on_where_the_clock_stopped_it(shell, tmp_path):
     fields = ENDLESS.to_json()
     options = [part for name, value in fields.items() for part in (f"--{name.replace('_', '-')}", value)]
-    first = shell("simulate", *options, "--hours", 0.0008, "--quiet")
+    for hours in (0.001, 0.004, 0.016, 0.064):  # a busy machine may need long to begin
+        first = shell("simulate", *options, "--hours", hours, "--quiet")
+        if "nothing to show" not in first.stdout:
+            break
     assert re.search(r"accuracy \d+\.\d\d% after \d+ of 10000 rounds", first.stdout), first.stderr
     store = Store(tmp_path / "runs")
     done = store.get(ENDLESS.id).rounds_done
     assert f"after {done} of 10000 rounds" in shell("simulate", *options, "--quiet").stdout, "shown, not gone on with"
-    assert shell("simulate", *options, "--hours", 0.0008, "--quiet").returncode == 0
+    assert shell("simulate", *options, "--hours", hours, "--quiet").returncode == 0
     assert store.get(ENDLESS.id).rounds_done > done
     planned = shell("audit", "--store", "runs", "--seconds", 5, "--jobs", 1, "--json")
     [row] = json.loads(planned.stdout)
@@ -342,7 +345,7 @@ def test_a_page_is_drawn_from_half_done_runs(shell, tmp_path, notebook):
         half(spec, store, rounds, put=rounds == 3)
     call = ("run", notebook, "-p", "rounds", 9, "--out", "out")
     planned = shell("plan", notebook, "-p", "rounds", 9)
-    assert "1 distinct runs to train and 2 to go on with, of which 8 rounds are done" in planned.stdout
+    assert "1 distinct run to train and 2 to go on with, of which 8 rounds are done" in planned.stdout
     planned = json.loads(shell("plan", notebook, "-p", "rounds", 9, "--json").stdout)
     assert planned["rounds_done"] == {specs[0].id: 3, specs[1].id: 5}
     [row] = planned["notebooks"]

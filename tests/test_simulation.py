@@ -6,6 +6,7 @@ import torch
 
 import fedlib.federation.simulation as simulation
 from fedlib.core.errors import FedlibError
+from fedlib.core.series import append_round
 from fedlib.core.spec import RunSpec
 from fedlib.federation.federation import Federation, cohort
 from fedlib.runs.engine import missing, run
@@ -91,18 +92,18 @@ def test_a_damaged_checkpoint_is_ignored(tmp_path, monkeypatch):
 
 
 def test_divergence_is_recorded_with_round_and_client(tmp_path):
-    spec = TINY.replace(lr=1e20)
+    spec = TINY.replace(lr=1e6, server_lr=1e6, local_epochs=2, batch_size=1000)  # weights overflow in the second round
     record = run(spec, store=Store(tmp_path), progress=False)
     assert record.status == "diverged"
-    assert record.error["round"] == 1 and record.error["client"] in cohort(spec, 1)[0]
-    assert record.summary is None and not missing([spec], Store(tmp_path)), "a finding, not a reason to try again"
+    assert record.error["round"] == 2 and record.error["client"] in cohort(spec, 2)[0]
+    assert len(record.series["accuracy"]) == 1 and not missing([spec], Store(tmp_path)), "a finding: not tried again"
 
 
 def test_a_model_that_cannot_be_scored_has_diverged():
-    huge = TINY.replace(lr=1e25, local_epochs=1, batch_size=1000)  # one step to weights whose outputs overflow
+    huge = TINY.replace(lr=1e6, server_lr=1e6, local_epochs=1, batch_size=1000)  # outputs overflow
     record = simulate(huge)
-    assert record.status == "diverged" and "test loss of round 1" in record.error["message"]
-    assert record.error["client"] is None and "loss" not in record.series
+    assert record.status == "diverged" and "test loss of round 2" in record.error["message"]
+    assert record.error["client"] is None and len(record.series["loss"]) == 1
 
 
 def test_keeping_the_optimiser_matters_and_holdout_shrinks_clients():
@@ -165,8 +166,8 @@ def test_threads_are_restored():
 
 def test_series_stay_aligned_when_clients_come_and_go():
     series = {}
-    simulation.append(series, {"round": 1, "lambda": {"3": 0.5, "4": 0.5}, "gamma": {"conv1": 1 / 3}})
-    simulation.append(series, {"round": 2, "lambda": {"4": 0.25, "9": 0.75}, "gamma": {"conv1": float("nan")}})
+    append_round(series, {"round": 1, "lambda": {"3": 0.5, "4": 0.5}, "gamma": {"conv1": 1 / 3}})
+    append_round(series, {"round": 2, "lambda": {"4": 0.25, "9": 0.75}, "gamma": {"conv1": float("nan")}})
     assert series == {
         "round": [1, 2],
         "lambda/3": [0.5, None],

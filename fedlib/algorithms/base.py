@@ -241,7 +241,6 @@ class Round:
         else:  # a number of the whole model is joined by those of its layers
             self.logs[name] = {"model": self.logs[name], key: value}
 
-
     def log_each(self, name: str, values: dict[str, Tensor]) -> None:
         """One of several numbers each, read from the device at once."""
         for key, value in zip(values, torch.stack(list(values.values())).tolist(), strict=True):

@@ -41,7 +41,9 @@ class Commands(Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
-            return None
+            if ctx.resilient_parsing:  # a shell that completes
+                return None
+            raise click.NoSuchCommand(name, possibilities=COMMANDS, ctx=ctx)
         module = importlib.import_module(f"fedlib.cli.{COMMANDS[name][0]}")
         return next(thing for thing in vars(module).values() if isinstance(thing, click.Command) and thing.name == name)
 

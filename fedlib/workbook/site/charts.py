@@ -57,7 +57,9 @@ def against_reported(title: str, claims: list[dict], up: str = "") -> str:
         bar = ""
         if c["low"] is not None:
             bar = f'<path d="M{x:.1f} {middle - put(c["low"]):.1f}V{middle - put(c["high"]):.1f}"/>'
-        lines.append(f'<a class="{kind}{far}" href="{place(c, up)}"><title>{escape(told)}</title>{bar}{marker(x, y, kind)}</a>')
+        lines.append(
+            f'<a class="{kind}{far}" href="{place(c, up)}"><title>{escape(told)}</title>{bar}{marker(x, y, kind)}</a>'
+        )
     return "\n".join([*lines, "</svg>"])
 
 
@@ -106,7 +108,9 @@ def forest(claims: list[dict], up: str = "") -> str:
     ]
     for v in (-limit, -limit / 2, 0, limit / 2, limit):
         lines.append(f'<text class="tick" x="{at(v):.1f}" y="{tall - 14}">{f"{v:+.1f}" if v else "0"}</text>')
-    lines.append(f'<text class="tick" x="{middle}" y="{tall - 2}">points of accuracy, on the claimed side to the right</text>')
+    lines.append(
+        f'<text class="tick" x="{middle}" y="{tall - 2}">points of accuracy, on the claimed side to the right</text>'
+    )
     for k, c in enumerate(claims):
         y, kind = ROW * k + 14, CLASSES[c["grade"]]
         parts = [f'<text class="label" x="{LEFT - 8}" y="{y + 4}">{escape(c["exhibit"])} {number(c)}</text>']

@@ -54,7 +54,9 @@ def card(paper: str, claims: list[dict]) -> str:
     if chosen := next((c for c in mine if c["id"] == fact["claim"]), None):
         numbers = f"ours {ours(chosen)}; reported {theirs(chosen)}"
         sentence = f'<a href="{place(chosen)}">{escape(chosen["sentence"])}</a>'
-        lines.append(f"<p><b>Its main claim here:</b> {sentence} {badge(chosen)}<br><small>{escape(numbers)}</small></p>")
+        lines.append(
+            f"<p><b>Its main claim here:</b> {sentence} {badge(chosen)}<br><small>{escape(numbers)}</small></p>"
+        )
     lines += [counts(mine), squares(mine), "</section>"]
     return "\n".join(lines)
 
@@ -82,7 +84,9 @@ def dashboard(paper: str, notebooks: list[Notebook], claims: list[dict]) -> str:
     for nb in report.tables_first(notebooks):
         mine = [c for c in claims if c["notebook"] == nb.name]
         title = nb.title.removeprefix(f"{name(paper)}, ")
-        rows.append(f'<tr><td><a href="{up}notebooks/{nb.name}.html">{escape(title)}</a></td><td>{squares(mine, up)}</td></tr>')
+        rows.append(
+            f'<tr><td><a href="{up}notebooks/{nb.name}.html">{escape(title)}</a></td><td>{squares(mine, up)}</td></tr>'
+        )
     key = "".join(f'<span><i class="square {s}"></i> {w}</span>' for s, w in KEY.items())
     lines += [
         "## Verdicts at a glance", "", counts([c for c in claims if c["whose"] == "paper"]) if fact else "", "",
@@ -104,5 +108,11 @@ def bibtex(paper: str) -> str:
     fact = facts()[paper]
     kind, field = ("misc", "howpublished") if "preprint" in fact["venue"] else ("inproceedings", "booktitle")
     authors = " and ".join(fact["authors"].replace(" and ", ", ").split(", "))
-    fields = {"title": fact["title"], "author": authors, field: fact["venue"], "year": fact["year"], "url": fact["paper"]}
+    fields = {
+        "title": fact["title"],
+        "author": authors,
+        field: fact["venue"],
+        "year": fact["year"],
+        "url": fact["paper"],
+    }
     return f"@{kind}{{{paper}{fact['year']},\n" + "".join(f"  {k} = {{{v}}},\n" for k, v in fields.items()) + "}"

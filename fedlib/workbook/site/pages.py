@@ -44,7 +44,9 @@ def top(nb: Notebook, claims: list[dict]) -> str:
         f" <small>{escape(grade(c))}</small></a>"
         for c in claims
     ]
-    crumbs = f'<a href="../../index.html">fedlib</a> › <a href="../../papers/{nb.paper}/README.html">{name(nb.paper)}</a>'
+    crumbs = (
+        f'<a href="../../index.html">fedlib</a> › <a href="../../papers/{nb.paper}/README.html">{name(nb.paper)}</a>'
+    )
     short = nb.title.removeprefix(f"{name(nb.paper)}, ").partition(":")[0]
     strip = f'<div class="verdicts">{"".join(found)}</div>' if found else ""
     return f'<p class="crumbs">{crumbs} › {escape(short)}</p>\n{strip}\n<p class="switch"></p>'
@@ -55,7 +57,9 @@ def run_this(nb: Notebook, plan: dict, records: Store) -> str:
     found = {id: records.get(id) for id in dict.fromkeys(job.id for job in plan.values())}
     took = duration(sum(r.json["seconds"] for r in found.values() if r is not None))
     there = sum(r is not None for r in found.values())
-    given = "".join(f"<li><code>{escape(k)}</code>, by default <code>{escape(repr(v))}</code></li>" for k, v in nb.defaults.items())
+    given = "".join(
+        f"<li><code>{escape(k)}</code>, by default <code>{escape(repr(v))}</code></li>" for k, v in nb.defaults.items()
+    )
     ids = ", ".join(f"<code>{id}</code>" for id in found)
     return "\n".join([
         '<details class="run"><summary>Run this</summary>',
