@@ -20,6 +20,7 @@ from IPython.display import Markdown, display
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
 from fedlib.core.registry import choose
+from fedlib.core.spec import RunSpec
 from fedlib.workbook import frames, settings
 from fedlib.workbook.claims import Effect, definitions, judge
 from fedlib.workbook.evidence import Evidence
@@ -137,7 +138,8 @@ class Page:
     def scores(self) -> pd.DataFrame:
         """One row per run: accuracy over its last ten rounds, in its last round, and in its best one."""
         metrics = {"last 10": lambda c: frames.last(c, 10), "last round": lambda c: c.iloc[-1], "best": max}
-        return frames.scores(self.records, self.names, **metrics)
+        runs = {key: record for key, record in self.records.items() if isinstance(self.jobs[key], RunSpec)}
+        return frames.scores(runs, self.names, **metrics)
 
     @cached_property
     def reported(self) -> dict[tuple, float]:
