@@ -24,7 +24,7 @@ def show_learned(page) -> None:
 
 def show_factors(page, caption: str) -> None:
     """What every fixed gamma adds to gamma 1, by alpha: ours seed by seed, the paper's networks as printed."""
-    scores = page.scores[page.metric].unstack("method")
+    scores = page.scores[page.metric].unstack("method", sort=False)
     gains = scores.drop(columns=page.base).sub(scores[page.base], axis=0).stack(future_stack=True)
     rows = [(at(a), f"{page.title(d)}, here", m, s, gain) for (d, a, s, m), gain in gains.items()]
     alphas = scores.index.unique("alpha")
