@@ -1,0 +1,81 @@
+"""What several of FedLAW's tables show besides accuracy: what is learned, what a factor adds, a varied setting."""
+
+import pandas as pd
+
+from fedlib.workbook import frames, plots
+from fedlib.workbook.reported import reported_rows
+from fedlib.workbook.tables import at, show_table, summary
+
+
+def show_learned(page) -> None:
+    """What the runs of FedLAW learn: gamma in the middle of training, and the weight lambda takes from the data sizes.
+
+    The latter is half the sum of |lambda_k - size_k|, mean over the rounds: 0 is FedAvg, 1 is as far as it can be.
+    """
+    names = list(page.names)
+    gamma = frames.scores(page.records, names, "gamma", gamma=frames.middle)
+    lam = frames.weights(page.records, names)
+    lam["weight moved"] = (lam["weight"] - lam["size"]).abs() / 2
+    moved = lam.groupby([*names, "round"], sort=False)["weight moved"].sum().groupby(names, sort=False).mean()
+    shown = summary(gamma.join(moved), 3).reset_index()
+    shown = shown.assign(data=shown["data"].map(page.title), method=shown["method"].map(page.label))
+    show_table(shown.assign(alpha=shown["alpha"].map(at)), "What FedLAW learns", fold=True)
+
+
+def show_factors(page, caption: str) -> None:
+    """What every fixed gamma adds to gamma 1, by alpha: ours seed by seed, the paper's networks as printed."""
+    scores = page.scores[page.metric].unstack("method", sort=False)
+    gains = scores.drop(columns=page.base).sub(scores[page.base], axis=0).stack(future_stack=True)
+    rows = [(at(a), f"{page.title(d)}, here", m, s, gain) for (d, a, s, m), gain in gains.items()]
+    alphas = scores.index.unique("alpha")
+    for (data, alpha, method), value in page.reported.items():
+        if alpha in alphas and method != page.base:
+            gain = value - page.reported[data, alpha, page.base]
+            rows.append((at(alpha), f"{page.title(data)}, reported", method, 0, gain))
+    frame = pd.DataFrame(rows, columns=["alpha", "method", "gamma", "seed", "gain"])
+    look = {"ylabel": "points over gamma 1", "xlabel": "gamma", "zero": 0, "sharey": False}
+    page.figure(plots.dots(frame, by="alpha", x="gamma", value="gain", **look), caption)
+    shown = summary(frame.set_index(["alpha", "method", "gamma", "seed"]), 2)["gain"].unstack("gamma", sort=False)
+    show_table(shown.reset_index(), "The numbers behind the figure", fold=True)
+
+
+def sweep(page) -> pd.DataFrame:
+    """One row per run: accuracy (last ten rounds) and the probe balance's numbers in the middle of training."""
+    found = page.scores[["last 10"]].rename(columns={"last 10": "accuracy"})
+    return found.join(frames.probe_means(page.records, page.names, "balance"))
+
+
+def reported_sweep(page, field: str) -> dict[tuple, float]:
+    """The paper's numbers by (alpha, level, quantity), the quantity being fedavg, gws or gamma."""
+    rows = reported_rows(page.paper, page.exhibit)
+    name = lambda row: "gamma" if row["metric"] == "gamma" else row["method"].removeprefix("adaptive_")  # noqa: E731
+    return {(row["alpha"], f"{row[field]:g}", name(row)): row["value"] for row in rows}
+
+
+def show_sweep(page, theirs: dict, xlabel: str, caption: str) -> None:
+    """FedAvg, adaptive GWS and its gamma against a varied setting (Tables 2, 10): tables by alpha and a figure."""
+    print(frames.describe_runs(page.records, page.names))
+    result = sweep(page)
+    text = summary(result[["accuracy"]]).join(summary(result[["gamma"]], 4))
+    levels = sorted({level for _, level, _ in theirs} | set(result.index.unique("level")), key=float)
+    for alpha in result.index.unique("alpha"):
+        rows = []
+        for quantity in ("fedavg", "gws", "gamma"):
+            method, column = ("gws", "gamma") if quantity == "gamma" else (quantity, "accuracy")
+            mine = text[column].xs((alpha, method), level=("alpha", "method")).droplevel("data")
+            rows.append([f"{page.label(quantity)}, here", *(mine.get(level) for level in levels)])
+            told = [theirs.get((alpha, level, quantity)) for level in levels]
+            rows.append([f"{page.label(quantity)}, reported", *told])
+        show_table(pd.DataFrame(rows, columns=[xlabel, *levels], dtype=object), at(alpha))
+    long = result.reset_index()
+    where, learned = long["alpha"].map(at), long["method"] == "gws"
+    parts = [long.assign(panel="accuracy (%), " + where, value=long["accuracy"])]
+    parts.append(long.assign(panel="learned gamma", value=long["gamma"], method=where)[learned])
+    figure = plots.dots(pd.concat(parts), by="panel", x="level", value="value", xlabel=xlabel, sharey=False)
+    page.figure(figure, caption)
+
+
+def widths(values: pd.Series) -> pd.Series:
+    """The largest minus the smallest value over the levels of a sweep."""
+    wide = values.unstack("level")
+    return wide.max(axis=1) - wide.min(axis=1)
