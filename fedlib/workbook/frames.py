@@ -197,3 +197,16 @@ def rounds_to(curve: pd.Series, target: float) -> float:
     """The first round at which the curve reaches ``target``; NaN if it never does."""
     reached = curve.index[curve >= target]
     return float(reached[0]) if len(reached) else np.nan
+
+
+def race(records: dict, names, level: float) -> pd.DataFrame:
+    """One row per run: accuracy on the way and at the end, and the rounds to ``level`` percent and to a common level.
+
+    The common level is the lowest mean of the last ten rounds of the methods of a cell, seed by seed; never is NaN.
+    """
+    metrics = {f"round {r}": lambda c, r=r: at(c, r) for r in (1, 10, 20, 50, 100)}
+    metrics |= {"first 20": lambda c: first(c, 20), "all rounds": pd.Series.mean, "last 10": lambda c: last(c, 10)}
+    found = scores(records, names, **metrics).dropna(axis=1, how="all")
+    found[f"rounds to {level:g}%"] = [rounds_to(curve(records[key]), level) for key in found.index]
+    common = found.groupby([n for n in names if n != "method"])["last 10"].transform("min")
+    return found.assign(**{"rounds to common level": [rounds_to(curve(records[k]), v) for k, v in common.items()]})
