@@ -7,6 +7,8 @@ _LAZY = {
     "run": "fedlib.runs.engine",
     "simulate": "fedlib.runs.execute",
     "aggregate": "fedlib.federation.aggregation",
+    "compare": "fedlib.workbook.comparison",
+    "frame": "fedlib.workbook.frames",
     "show": "fedlib.workbook.page",
     "load": "fedlib.data",
     "register_dataset": "fedlib.data",

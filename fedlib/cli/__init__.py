@@ -19,6 +19,7 @@ COMMANDS = {  # in the order of --help; where each is, and what it says there
     "plan": ("regenerate", "The runs that notebooks need and the store lacks, with an estimate of the time."),
     "run": ("regenerate", "Execute notebooks headlessly: all, or those that names, globs, papers or paths select."),
     "simulate": ("simulate", "Run one federation and print its accuracy."),
+    "compare": ("compare", "Several methods on one setting with the same seeds: a table with intervals, curves, CSV."),
     "pretrain": ("pretrain", "Train a model on a whole data set and keep it as a checkpoint that runs can start from."),
     "audit": ("audit", "Re-run some of the committed records and fail if a number moved."),
     "algorithms": ("listings", "The algorithms with their parameters; parts are joined by '+'."),
