@@ -3,7 +3,7 @@
 import pandas as pd
 
 from fedlib.core.spec import RunSpec
-from fedlib.workbook import frames, settings, tables
+from fedlib.workbook import settings, tables
 from fedlib.workbook.claims import Claim
 from fedlib.workbook.evidence import chance, fields_of
 
@@ -37,7 +37,7 @@ def _levels(page, runs: dict) -> str:
     trained = {k: page.records[k] for k in base if page.records[k].json.get("series", {}).get("accuracy")}
     if not trained:
         return ""
-    scores = frames.scores(trained, page.names, accuracy=lambda c: frames.last(c, 10))["accuracy"]
+    scores = page.scores[page.metric].loc[list(trained)]
     cells = [name for name in page.names if name != "seed"]
     here = scores.groupby(cells).mean().dropna() if cells else scores
     theirs = [value for key, value in page.reported.items() if key[-1] == page.base]

@@ -50,6 +50,7 @@ class Page:
         choose("scale", scale, settings.SCALES)
         self.scale, self.base = scale, base
         self.seeds = list(seeds) or settings.seeds(self.paper, scale)
+        self.metric = "last 10"  # of scores, the paper's own
         self.names: tuple[str, ...] = COLUMNS
         self.labels: dict[str, str] = {}  # of methods, where names.yaml has none or another
         self.titles: dict[str, str] = {}  # of panels
@@ -127,7 +128,7 @@ class Page:
 
     def cell_name(self, cell: Mapping) -> str:
         """Such as ``AG News, alpha 0.5``."""
-        said = {"data": self.title, "panel": self.title, "alpha": at, "method": self.label}
+        said = {"data": self.title, "panel": self.title, "alpha": at, "method": self.label, "environment": str}
         return ", ".join(said[n](v) if n in said else f"{n} {v}" for n, v in cell.items() if n != "seed")
 
     # Frames.
@@ -148,7 +149,7 @@ class Page:
         if self.exhibit not in {t["id"] for t in self._transcribed}:
             return {}
         found = reported_cells(self.paper, self.exhibit, cell)
-        return {key: value for key, value in found.items() if key is not None}
+        return {key: value for key, value in found.items() if None not in (key, value)}
 
     @property
     def _transcribed(self) -> list[dict]:
@@ -172,16 +173,16 @@ class Page:
         return Effect(values, methods or None, reported, note)
 
     def over(
-        self, ours, bases, metric: str = "last 10", scores: pd.DataFrame | None = None, lower_is_better: bool = False,
+        self, ours, bases, metric: str | None = None, scores: pd.DataFrame | None = None, lower_is_better: bool = False,
         censor: float | None = None, note: str = "", **where,
     ) -> Effect:  # fmt: skip
         """``ours`` minus the best of ``bases``, seed by seed, in the cells ``where`` (``alpha=0.1``, ``data=[…]``).
 
         Either side is one method or several; the best of several is chosen on the other seeds.
         """
-        scores = self.scores if scores is None else scores
+        scores, metric = self.scores if scores is None else scores, metric or self.metric
         values = paired(select(scores[metric], where), ours, bases, lower_is_better, censor)
-        theirs = reported_gaps(self.reported, ours, bases) if metric == "last 10" else pd.Series(dtype=float)
+        theirs = reported_gaps(self.reported, ours, bases) if metric == self.metric else pd.Series(dtype=float)
         theirs = theirs[[self._among(key, where) for key in theirs.index]]
         methods = [m for side in (ours, bases) for m in ([side] if isinstance(side, str) else side)]
         return Effect(values, tuple(methods), theirs if len(theirs) else None, note)
@@ -194,7 +195,7 @@ class Page:
 
     def level(self, method: str, **where) -> Effect:
         """Our accuracy minus the paper's, by cell and seed (for claims of the kind level)."""
-        values = select(self.scores["last 10"], where | {"method": method}).droplevel("method")
+        values = select(self.scores[self.metric], where | {"method": method}).droplevel("method")
         cell = [n for n in values.index.names if n != "seed"]
         keys = values.index.droplevel("seed") if len(cell) else []
         theirs = [self.reported.get((*(k if isinstance(k, tuple) else (k,)), method)) for k in keys]
@@ -206,34 +207,45 @@ class Page:
 
     # What is shown.
 
-    def table(self, metric: str = "last 10") -> None:
-        """Our accuracies beside the paper's in one table, the best of every column marked; then what was not run."""
+    def table(self, by: str | None = None) -> None:
+        """Our accuracies beside the paper's in one table, the best of every column marked; then what was not run.
+
+        With ``by``, such as "data", one table for each of its values.
+        """
         print(frames.describe_runs(self.records, self.names))
-        ours = summary(self.scores[[metric]], limits=(0, 100))[metric]
-        means = self.scores[metric].groupby([n for n in self.names if n != "seed"], sort=False).mean()
+        ours = summary(self.scores[[self.metric]], limits=(0, 100))[self.metric]
         ran = list(dict.fromkeys(key[:-1] for key in ours.index))
-        methods = list(dict.fromkeys(key[-1] for key in ours.index))
-        columns: dict = {("", "method"): [self.label(m) for m in methods]}
+        parts: dict = {}
         for cell in ran:
-            group = self._column(cell)
-            columns[group, "here"] = [ours.get((*cell, m)) for m in methods]
-            columns[group, "reported"] = [self._printed((*cell, m)) for m in methods]
-        if len(ran) > 1:
-            columns["Average", "here"] = [
-                f"{sum(means[*c, m] for c in ran) / len(ran):.1f}" if all((*c, m) in means for c in ran) else None
-                for m in methods
-            ]
-        if self._transcribed and self.reported:
-            printed = printed_means(self.paper, self.exhibit)
-            columns["Average", "reported"] = [f"{printed[m]:.2f}" if m in printed else None for m in methods]
-        frame = pd.DataFrame({k: v for k, v in columns.items() if any(x is not None for x in v)}, dtype=object)
-        show_table(frame, best=list(frame.columns[1:]))
+            parts.setdefault(cell[self.names.index(by)] if by else None, []).append(cell)
+        for part, cells in parts.items():
+            methods = list(dict.fromkeys(key[-1] for key in ours.index if key[:-1] in cells))
+            columns: dict = {("", "method"): [self.label(m) for m in methods]}
+            for cell in cells:
+                group = self._column(cell)
+                columns[group, "here"] = [ours.get((*cell, m)) for m in methods]
+                columns[group, "reported"] = [self._printed((*cell, m)) for m in methods]
+            if not by:
+                columns |= self._averages(cells, methods)
+            frame = pd.DataFrame({k: v for k, v in columns.items() if any(x is not None for x in v)}, dtype=object)
+            show_table(frame, self.title(part) if by else "", best=list(frame.columns[1:]))
         rest = dict.fromkeys(key[:-1] for key in self.reported if key[:-1] not in ran)
         if rest:
             rows = {m: [self._printed((*cell, m)) for cell in rest] for m in {k[-1]: 0 for k in self.reported}}
             missing = pd.DataFrame(rows, index=[self._column(cell) for cell in rest], dtype=object).T
             missing.insert(0, "method", [self.label(m) for m in missing.index])
             show_table(missing, "Reported in the paper, not run here", fold=True, best=list(missing.columns[1:]))
+
+    def _averages(self, cells: list[tuple], methods: list[str]) -> dict:
+        means = self.scores[self.metric].groupby([n for n in self.names if n != "seed"], sort=False).mean()
+        columns, where = {}, ("Average", "here")
+        if len(cells) > 1:
+            whole = {m: [means.get((*c, m)) for c in cells] for m in methods}
+            columns[where] = [None if None in whole[m] else f"{sum(whole[m]) / len(cells):.1f}" for m in methods]
+        if self._transcribed and self.reported:
+            printed = printed_means(self.paper, self.exhibit)
+            columns["Average", "reported"] = [f"{printed[m]:.2f}" if m in printed else None for m in methods]
+        return columns
 
     def _printed(self, key: tuple) -> str | None:
         return f"{self.reported[key]:.2f}" if key in self.reported else None
@@ -266,6 +278,8 @@ class Page:
             ", diamonds what the paper reports." if frame["reported"].notna().any() else "."
         )
         self.figure(reported_vs_ours(frame, xlabel or "points of accuracy", zero=0), caption or said)
+        if self.metric == "last round":
+            frame = frame.drop(columns="last round")
         frame = frame.rename(columns={"panel": "column", "row": "difference"})
         show_table(frame.round(2).dropna(axis=1, how="all"), "The numbers behind the figure", fold=True)
 

@@ -70,8 +70,10 @@ def nemenyi(scores: pd.DataFrame, level: float = 0.05) -> tuple[pd.Series, float
     return ranks, float(p), float(q * math.sqrt(columns * (columns + 1) / (6 * blocks)))
 
 
-def best_on_other_seeds(wide: pd.DataFrame) -> pd.Series:
+def best_on_other_seeds(wide: pd.DataFrame, place: int = 1) -> pd.Series:
     """Every row's value in the column that is best on the mean of the other seeds of its cell; NaN with one seed.
+
+    ``place`` 2 takes the second best.
 
     Taking a seed's best column by its own values would find an effect where there is none.
     """
@@ -82,7 +84,7 @@ def best_on_other_seeds(wide: pd.DataFrame) -> pd.Series:
         for name in cell:
             others &= wide.index.get_level_values(name) == where[name]
         means = wide[others].mean()
-        found.append(row[means.idxmax()] if means.notna().any() else np.nan)
+        found.append(row[means.nlargest(place).index[-1]] if means.notna().any() else np.nan)
     return pd.Series(found, index=wide.index, dtype=float)
 
 

@@ -1,0 +1,89 @@
+// Filters and sorting of tables, one switch for all code, copy buttons. Without it every page is still whole.
+"use strict";
+
+function sortable(table) {
+  const body = table.tBodies[0];
+  const value = (row, k) => row.cells[k].dataset.value ?? row.cells[k].textContent.trim();
+  [...table.tHead.rows[0].cells].forEach((head, k) => {
+    if (!head.textContent) return;
+    head.classList.add("sorts");
+    head.tabIndex = 0;
+    const sort = () => {
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      [...head.parentNode.cells].forEach((h) => h.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const number = (row) => (Number.isNaN(parseFloat(value(row, k))) ? -Infinity : parseFloat(value(row, k)));
+      const compare = "number" in head.dataset ? (a, b) => number(a) - number(b) : (a, b) => value(a, k).localeCompare(value(b, k));
+      body.append(...[...body.rows].sort((a, b) => (up ? compare(a, b) : compare(b, a))));
+      table.dispatchEvent(new CustomEvent("sorted", { detail: { sort: k, down: up ? "" : 1 } }));
+    };
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", (e) => e.key === "Enter" && sort());
+  });
+}
+
+function filtered(bar, table) {
+  const rows = [...table.tBodies[0].rows], state = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+  const shown = document.getElementById("shown"), fields = {};
+  const keep = () => history.replaceState(null, "", state.size ? `#${state}` : location.pathname);
+  const set = (name, value) => (value === "" || value === undefined ? state.delete(name) : state.set(name, value));
+  const matches = (row, without) =>
+    ["paper", "verdict", "evidence", "whose"].every((f) => f === without || !state.get(f) || row.dataset[f] === state.get(f)) &&
+    row.textContent.toLowerCase().includes((state.get("text") ?? "").toLowerCase());
+  const apply = () => {
+    for (const row of rows) row.hidden = !matches(row);
+    shown.textContent = `${rows.filter((r) => !r.hidden).length} of ${rows.length} claims`;
+    for (const [name, select] of Object.entries(fields))
+      for (const option of select.options) {
+        const count = rows.filter((r) => matches(r, name) && (!option.value || r.dataset[name] === option.value)).length;
+        option.textContent = `${option.value || `any ${name}`} (${count})`;
+      }
+  };
+  for (const name of ["paper", "verdict", "evidence", "whose"]) {
+    const select = (fields[name] = document.createElement("select"));
+    select.setAttribute("aria-label", name);
+    for (const value of ["", ...new Set(rows.map((r) => r.dataset[name]))]) select.add(new Option(value, value));
+    select.value = state.get(name) ?? "";
+    select.addEventListener("change", () => { set(name, select.value); keep(); apply(); });
+    bar.append(select);
+  }
+  const text = Object.assign(document.createElement("input"), { type: "search", placeholder: "words in a claim", value: state.get("text") ?? "" });
+  text.setAttribute("aria-label", "words in a claim");
+  text.addEventListener("input", () => { set("text", text.value); keep(); apply(); });
+  bar.append(text);
+  bar.hidden = false;
+  if (state.has("sort")) for (let n = 0; n <= (state.has("down") ? 1 : 0); n++) table.tHead.rows[0].cells[state.get("sort")]?.click();
+  table.addEventListener("sorted", (e) => { for (const [k, v] of Object.entries(e.detail)) set(k, v); keep(); });
+  apply();
+}
+
+function codeSwitch(place) {
+  const folds = [...document.querySelectorAll("details.hide")];
+  if (!folds.length) return;
+  const button = Object.assign(document.createElement("button"), { type: "button", textContent: "Show all code" });
+  button.addEventListener("click", () => {
+    const open = button.textContent.startsWith("Show");
+    for (const fold of folds) fold.open = open;
+    button.textContent = open ? "Fold all code" : "Show all code";
+  });
+  place.append(button);
+}
+
+function copyButton(block) {
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "copy", textContent: "copy" });
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(block.querySelector("pre").textContent);
+    button.textContent = "copied";
+  });
+  block.append(button);
+}
+
+addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll(".explorer table").forEach(sortable);
+  const bar = document.querySelector(".filters");
+  if (bar) filtered(bar, document.querySelector(".explorer table"));
+  document.querySelectorAll(".switch").forEach(codeSwitch);
+  document.querySelectorAll("div.highlight").forEach(copyButton);
+  const tree = document.querySelector(".sidebar-scroll"), here = tree?.querySelector("li.current-page > a");
+  if (here && tree.scrollHeight > tree.clientHeight) tree.scrollTop = here.offsetTop - tree.clientHeight / 2;
+});

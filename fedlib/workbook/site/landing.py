@@ -1,0 +1,108 @@
+"""The landing page and the dashboard of each paper."""
+
+from html import escape
+
+from fedlib.workbook import report
+from fedlib.workbook.claims import NONE
+from fedlib.workbook.notebooks import Notebook
+from fedlib.workbook.site.charts import against_reported, comparable, forest, legend
+from fedlib.workbook.site.parts import badge, facts, name, ours, place, squares, theirs
+
+
+def landing(notebooks: list[Notebook], claims: list[dict]) -> str:
+    """One sentence, the picture, a card for each paper, three doors."""
+    papers = [p for p in facts() if any(nb.paper == p for nb in notebooks)]
+    panels = "\n".join(against_reported(name(p), comparable([c for c in claims if c["paper"] == p])) for p in papers)
+    lines = [
+        "---", "hide-toc: true", "---", "", "# fedlib: five federated-learning papers, run again", "",
+        "Every table and figure of five papers on federated learning is an executable notebook here, every claim a",
+        "sentence with a computed verdict, and every verdict says what it stands on.", "",
+        doors(), "",
+        "## What was reported, and what came out", "",
+        '<div class="panels">', panels, "</div>", legend(), "",
+        "Each point is a claim with a number in points of accuracy; it leads to its page. On the diagonal our effect is the",
+        "paper's; above zero it is on the claimed side. Bars are 95% intervals over seeds; what lies outside a panel is drawn",
+        "at its edge, faint. *Reproduced* and *not reproduced* are said of the paper's own setting only; with less, a claim",
+        "*agrees*, *disagrees* or stays *open*.", "",
+        "## The papers", "",
+        '<div class="cards">', *(card(p, [c for c in claims if c["paper"] == p]) for p in papers), "</div>", "",
+        f"{report.sentence(claims)}. {report.FEWER}", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def doors() -> str:
+    found = {
+        "papers/claims.html": ("Claims", "every sentence, filtered and sorted, with its numbers"),
+        "methods/index.html": ("Methods", "every algorithm: code, cost, where it is used"),
+        "README.html": ("Run it", "install, regenerate, change, extend"),
+    }
+    links = [f'<a href="{to}"><b>{title}</b><span>{text}</span></a>' for to, (title, text) in found.items()]
+    return f'<nav class="doors" aria-label="Ways in">{"".join(links)}</nav>'
+
+
+def card(paper: str, claims: list[dict]) -> str:
+    """What the paper says, what came of the claim that stands for it, and all counts by evidence."""
+    fact, home = facts()[paper], f"papers/{paper}/README.html"
+    mine = [c for c in claims if c["whose"] == "paper"]
+    lines = [
+        '<section class="card">',
+        f'<h3><a href="{home}">{name(paper)}</a> <small>{fact["venue"]} {fact["year"]}</small></h3>',
+        f'<p class="links">{links(paper)}</p>',
+        f"<p><b>It says:</b> {escape(fact['says'])}</p>",
+    ]
+    if chosen := next((c for c in mine if c["id"] == fact["claim"]), None):
+        numbers = f"ours {ours(chosen)}; reported {theirs(chosen)}"
+        sentence = f'<a href="{place(chosen)}">{escape(chosen["sentence"])}</a>'
+        lines.append(f"<p><b>Its main claim here:</b> {sentence} {badge(chosen)}<br><small>{escape(numbers)}</small></p>")
+    lines += [counts(mine), squares(mine), "</section>"]
+    return "\n".join(lines)
+
+
+def counts(claims: list[dict]) -> str:
+    """Verdicts by what they stand on; evidence that there is none of is left out."""
+    found = zip([*report.STANDS.values(), "no evidence"], report.standing(claims), strict=True)
+    rows = "".join(f"<tr><th>{k}</th><td>{v}</td></tr>" for k, v in found if v not in ("–", "0"))
+    return f'<table class="counts"><tr><th>claims</th><td>{len(claims)}</td></tr>{rows}</table>'
+
+
+def links(paper: str) -> str:
+    fact = facts()[paper]
+    code = f' · <a href="{fact["code"]}">the authors\' code</a>' if "code" in fact else " · no code was released"
+    return f'<a href="{fact["paper"]}">{escape(fact["title"])}</a>{code}'
+
+
+def dashboard(paper: str, notebooks: list[Notebook], claims: list[dict]) -> str:
+    """Below a guide's title: where the paper is, verdicts by exhibit, and its effects beside ours."""
+    up = "../../"
+    lines = [f'<p class="crumbs"><a href="{up}index.html">fedlib</a> › {name(paper)}</p>', ""]
+    if fact := facts().get(paper):
+        lines += [f'<p class="links">{escape(fact["authors"])}: {links(paper)}, {fact["venue"]} {fact["year"]}</p>', ""]
+    rows = []
+    for nb in report.tables_first(notebooks):
+        mine = [c for c in claims if c["notebook"] == nb.name]
+        title = nb.title.removeprefix(f"{name(paper)}, ")
+        rows.append(f'<tr><td><a href="{up}notebooks/{nb.name}.html">{escape(title)}</a></td><td>{squares(mine, up)}</td></tr>')
+    key = "".join(f'<span><i class="square {s}"></i> {w}</span>' for s, w in KEY.items())
+    lines += [
+        "## Verdicts at a glance", "", counts([c for c in claims if c["whose"] == "paper"]) if fact else "", "",
+        f'<table class="strip">{"".join(rows)}</table>', f'<p class="legend">{key}</p>', "",
+    ]  # fmt: skip
+    drawn = [c for c in claims if c["unit"] == "points" and c["effect"] is not None and c["verdict"] != NONE]
+    if shown := [c for c in drawn if c["reported"] is not None] or drawn:
+        what = "beside what was reported" if any(c["reported"] is not None for c in shown) else "in points of accuracy"
+        lines += [f"## Effects {what}", "", forest(shown, up), legend(), ""]
+    if fact:
+        lines += ["<details><summary>BibTeX</summary>", "", "```bibtex", bibtex(paper), "```", "", "</details>", ""]
+    return "\n".join(lines)
+
+
+KEY = {"for": "for the claim", "against": "against it", "open": "open", "none": "no evidence"}
+
+
+def bibtex(paper: str) -> str:
+    fact = facts()[paper]
+    kind, field = ("misc", "howpublished") if "preprint" in fact["venue"] else ("inproceedings", "booktitle")
+    authors = " and ".join(fact["authors"].replace(" and ", ", ").split(", "))
+    fields = {"title": fact["title"], "author": authors, field: fact["venue"], "year": fact["year"], "url": fact["paper"]}
+    return f"@{kind}{{{paper}{fact['year']},\n" + "".join(f"  {k} = {{{v}}},\n" for k, v in fields.items()) + "}"
