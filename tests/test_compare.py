@@ -22,7 +22,7 @@ def found(tmp_path_factory):
 
 
 def test_intervals_are_over_pairs_of_seeds(found):
-    assert list(found.table.index) == ["fedavg", "lws", "fedprox(mu=1.0)"]
+    assert list(found.table.index) == ["fedavg", "lws", "fedprox(mu=1)"]
     leads = [found.records["lws", s].accuracy[-1] - found.records["fedavg", s].accuracy[-1] for s in (1, 2, 3)]
     assert found.table.loc["lws", ["over_base", "low", "high"]].tolist() == pytest.approx(list(interval(leads)))
     assert found.table.loc["fedavg", ["over_base", "low"]].isna().all()
@@ -54,6 +54,6 @@ def test_from_the_shell_and_again_without_training(shell, tmp_path):
     assert len(pd.read_csv(tmp_path / "c.csv")) == 3 * 2 * 3 and (tmp_path / "c.svg").exists()
     again = shell("compare", *SETTING, *options, "--json", FEDLIB_TRAIN="0")
     assert again.returncode == 0, again.stderr
-    assert [row["method"] for row in json.loads(again.stdout)["table"]] == ["fedavg", "lws", "fedprox(mu=1.0)"]
+    assert [row["method"] for row in json.loads(again.stdout)["table"]] == ["fedavg", "lws", "fedprox(mu=1)"]
     wrong = shell("compare", *SETTING, "--algorithm=lws", "--seeds=a-b")
     assert wrong.returncode == 2 and "such as 1-3" in wrong.stderr and "Traceback" not in wrong.stderr

@@ -93,8 +93,10 @@ def compare(
         raise FedlibError("A comparison needs at least one seed, and three for intervals worth the name.")
     if last < 1:
         raise FedlibError(f"last counts the rounds whose mean accuracy counts, at least 1; got {last}.")
-    base, *others = (setting.replace(algorithm=a).algorithm for a in (base, *algorithms))  # in canonical form
-    grid = {(a, s): setting.replace(algorithm=a, seed=s) for a in dict.fromkeys([base, *others]) for s in seeds}
+    named: dict[str, str] = {}  # by canonical form, each as it was first written
+    for text in (base, *algorithms):
+        named.setdefault(setting.replace(algorithm=text).algorithm, text)
+    grid = {(name, s): setting.replace(algorithm=form, seed=s) for form, name in named.items() for s in seeds}
     return Comparison(run(grid, **options), base, last)
 
 
