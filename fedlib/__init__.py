@@ -9,6 +9,7 @@ _LAZY = {
     "aggregate": "fedlib.federation.aggregation",
     "compare": "fedlib.workbook.comparison",
     "frame": "fedlib.workbook.frames",
+    "record": "fedlib.runs.lookup",
     "show": "fedlib.workbook.page",
     "load": "fedlib.data",
     "register_dataset": "fedlib.data",
