@@ -12,6 +12,9 @@ _LAZY = {
     "record": "fedlib.runs.lookup",
     "show": "fedlib.workbook.page",
     "load": "fedlib.data",
+    "load_model": "fedlib.runs.saved",
+    "CSVLog": "fedlib.runs.callbacks",
+    "TensorBoardLog": "fedlib.runs.callbacks",
     "register_dataset": "fedlib.data",
     "register_model": "fedlib.models",
 }
