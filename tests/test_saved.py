@@ -37,7 +37,7 @@ def test_what_cannot_be_saved_is_said_before_training(tmp_path):
 
 def test_every_round_is_told(tmp_path):
     told = []
-    record = fedlib.simulate(SPEC.replace(eval_every=2), callback=lambda number, metrics: told.append((number, metrics)))
+    record = fedlib.simulate(SPEC.replace(eval_every=2), callback=lambda *both: told.append(both))
     assert [number for number, _ in told] == [1, 2, 3] and "train_loss" in told[0][1] and "accuracy" not in told[0][1]
     assert [m["accuracy"] for _, m in told if "accuracy" in m] == record.series["accuracy"]
 

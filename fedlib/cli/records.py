@@ -13,7 +13,6 @@ from fedlib.core.spec import RunSpec
 from fedlib.runs import lookup
 from fedlib.runs.compare import alike, compare
 from fedlib.runs.record import Record
-from fedlib.runs.store import default_store
 from fedlib.workbook import frames, notebooks, plots
 from fedlib.workbook.comparison import save_figure
 
@@ -141,7 +140,7 @@ def diff(first, second, as_json):
     shared = frames.curve(one).rename("one").to_frame().join(frames.curve(two).rename("two"), how="inner").dropna()
     end = shared.iloc[-1] if len(shared) else None
     same_machine = alike(one.json["environment"], two.json["environment"])
-    moved = compare(one, two).moved if one.json["partition"] == two.json["partition"] else "the partition is another one"
+    moved = compare(one, two).moved
     if as_json:
         last = None if end is None else {"round": int(end.name), "first": end["one"], "second": end["two"]}
         return print_json(

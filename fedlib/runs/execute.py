@@ -64,8 +64,8 @@ def half_done(spec: RunSpec, checkpoint) -> Record | None:
 
 
 def run_one(
-    spec: RunSpec, store: Store, on_round=None, patience: float = -1, deadline: float | None = None, again: bool = False,
-    **options,
+    spec: RunSpec, store: Store, on_round=None, patience: float = -1, deadline: float | None = None,
+    again: bool = False, **options,
 ) -> Record:  # fmt: skip
     """One run through the store: read if there, else resumed or started, under the lock of its id.
 
