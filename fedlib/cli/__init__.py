@@ -16,6 +16,7 @@ COMMANDS = {  # in the order of --help; where each is, and what it says there
     "list": ("pages", "The notebooks, the papers' claims and what our runs say of them."),
     "report": ("pages", "The scoreboard: every claim of every notebook with effect, interval, seeds and verdict."),
     "site": ("pages", "A static site of all notebooks, reading guides and algorithms, readable without a network."),
+    "new": ("pages", "The files of a new page, of a new paper or one that is here."),
     "plan": ("regenerate", "The runs that notebooks need and the store lacks, with an estimate of the time."),
     "run": ("regenerate", "Execute notebooks headlessly: all, or those that names, globs, papers or paths select."),
     "simulate": ("simulate", "Run one federation and print its accuracy."),
