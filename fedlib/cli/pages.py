@@ -5,10 +5,11 @@ from pathlib import Path
 import click
 
 from fedlib.cli.options import Command, json_option, print_json
-from fedlib.core.paths import ROOT
+from fedlib.core.paths import ROOT, require_clone
 from fedlib.runs.store import committed
 from fedlib.workbook import notebooks as pages
 from fedlib.workbook import report as board
+from fedlib.workbook import scaffold
 from fedlib.workbook import site as static_site
 from fedlib.workbook.claims import Claim
 from fedlib.workbook.tables import effect_text, verdict_text
@@ -80,3 +81,19 @@ def site(notebooks, out):
     found = pages.find(folder=notebooks.resolve()) if notebooks else pages.find()
     start = static_site.build(found, (out or ROOT / "build" / "site").resolve(), committed())
     click.echo(f"{board.sentence(board.gather(found))}.\nThe site: {pages.shown_path(start)}")
+
+
+@click.command(cls=Command)
+@click.argument("paper")
+@click.argument("exhibit")
+def new(paper, exhibit):
+    """The files of a new page, which list, plan, run and report as they are; docs/adding_a_paper.md says what to edit.
+
+    \b
+    fedlib new mypaper table1
+    fedlib run mypaper --scale smoke
+    """
+    require_clone("fedlib new")
+    for path in scaffold.new_page(paper, exhibit):
+        click.echo(pages.shown_path(path))
+    click.echo(f"Try it: fedlib run {paper} --scale smoke. What to edit is in docs/adding_a_paper.md.")

@@ -3,6 +3,7 @@
 import tempfile
 
 import click
+from tqdm import tqdm
 
 from fedlib.cli.options import (
     Command,
@@ -17,9 +18,12 @@ from fedlib.cli.options import (
     values_of,
 )  # fmt: skip
 from fedlib.core import environment
+from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.federation.federation import Federation
 from fedlib.runs import engine
+from fedlib.runs.callbacks import CSVLog
+from fedlib.runs.execute import run_one
 from fedlib.runs.store import Store, default_store
 
 
@@ -27,11 +31,13 @@ from fedlib.runs.store import Store, default_store
 @spec_options(several="seed")
 @click.option("-p", "--set", "pairs", nargs=2, multiple=True, metavar="FIELD VALUE", help="Another way to set a field.")
 @click.option("--fresh", is_flag=True, help="Train again even if there is a record.")
+@click.option("--save", type=click.Path(dir_okay=False), help="Train now and keep the model as .safetensors.")
+@click.option("--log", type=click.Path(dir_okay=False), help="Train now and write every round's metrics to this .csv.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 @time_options
 @jobs_option
 @json_option
-def simulate(pairs, fresh, quiet, hours, finish, jobs, as_json, seed, **options):
+def simulate(pairs, fresh, save, log, quiet, hours, finish, jobs, as_json, seed, **options):
     """Run one federation and print its accuracy; the same run asked for again is read from the store.
 
     \b
@@ -39,6 +45,7 @@ def simulate(pairs, fresh, quiet, hours, finish, jobs, as_json, seed, **options)
     fedlib simulate --dataset mnist --model 'mlp(hidden=64)' --partition 'shards(per_client=2)' \\
         --clients 100 --participation 0.1 --local-epochs 10 --batch-size 10 --algorithm 'fedlap(q=0.5)'
     fedlib simulate --dataset digits --model mlp --partition 'dirichlet(alpha=0.1)' --seed 1 --seed 2 --json
+    fedlib simulate --dataset digits --model mlp --partition iid --save model.safetensors --log rounds.csv
 
     --json prints id, spec, status, round and accuracy (lists), summary, and what --probes found; accuracies are
     shares of 1. With several seeds it is a list.
@@ -47,7 +54,10 @@ def simulate(pairs, fresh, quiet, hours, finish, jobs, as_json, seed, **options)
     values = values_of(once([*given, *pairs, *(("seed", text) for text in seed[:1])]))
     seeds = [values_of({"seed": text}) for text in seed] or [{}]
     specs = [RunSpec.from_json(values | one) for one in seeds]
-    records = simulated(specs, fresh, jobs, not quiet, hours, finish)
+    if save or log:
+        records = [trained(specs, save, log, not quiet)]
+    else:
+        records = simulated(specs, fresh, jobs, not quiet, hours, finish)
     if as_json:
         rows = [
             {name: r.json[name] for name in ("id", "spec", "status", "error")}
@@ -65,6 +75,17 @@ def simulate(pairs, fresh, quiet, hours, finish, jobs, as_json, seed, **options)
     if diverged := sum(record.status == "diverged" for record in records):
         click.echo(f"fedlib: {diverged} of {counted(len(records), 'run')} diverged.", err=True)
         return 1
+
+
+def trained(specs: list[RunSpec], save: str | None, log: str | None, progress: bool):
+    """One run made now, for what a record does not hold; a record that there is must come out again."""
+    if len(specs) > 1:
+        raise FedlibError(f"--save and --log are for one run; got {len(specs)} seeds.")
+    (spec,), store = specs, default_store()
+    refuse_damaged(store, {spec.id})
+    rows = CSVLog(log) if log else None
+    with tqdm(total=spec.rounds, unit="round", disable=not progress) as bar:
+        return run_one(spec, store, lambda done: bar.update(done - bar.n), again=True, save=save, callback=rows)
 
 
 def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool, hours, finish: bool) -> list:

@@ -6,14 +6,20 @@ import numpy as np
 def append_round(series: dict[str, list], logs: dict) -> None:
     """Add a round to the series. One of several numbers becomes a series of its own, such as ``gamma/conv1``; a
     client that was not there this time leaves None."""
-    numbers = {}
-    for name, value in logs.items():
-        numbers |= {f"{name}/{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
+    found = numbers(logs)
     before = len(series.get("round", []))
-    for name in numbers:
+    for name in found:
         series.setdefault(name, [None] * before)
     for name, values in series.items():
-        values.append(rounded(numbers.get(name)))
+        values.append(found.get(name))
+
+
+def numbers(logs: dict) -> dict:
+    """What a round has logged, by the names of the series, as they are written down."""
+    found = {}
+    for name, value in logs.items():
+        found |= {f"{name}/{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
+    return {name: rounded(value) for name, value in found.items()}
 
 
 def rounded(value):

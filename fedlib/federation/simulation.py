@@ -9,24 +9,24 @@ from torch import Tensor
 from fedlib.algorithms import Algorithm
 from fedlib.core.device import describe_machine, device, one_thread, prepare_device
 from fedlib.core.errors import Diverged
-from fedlib.core.series import append_round
+from fedlib.core.series import append_round, numbers
 from fedlib.core.spec import RunSpec
 from fedlib.federation.federation import Federation
 from fedlib.federation.state import RunState
 from fedlib.probes import observe
 
 
-def run_rounds(spec: RunSpec, checkpoint=None, on_round=None) -> tuple[RunState, dict[str, Tensor]]:
+def run_rounds(spec: RunSpec, checkpoint=None, on_round=None, callback=None) -> tuple[RunState, dict[str, Tensor]]:
     """Train ``spec`` to its end, or to where the checkpoint says that the time is up.
 
     Returns what it has come to and its global model as a state_dict. ``checkpoint`` (see runs.store) makes it
-    resumable; ``on_round(done)`` is told after every round.
+    resumable; ``on_round(done)`` is told after every round, ``callback(round, metrics)`` also what it has logged.
     """
     with one_thread():
-        return _run_rounds(spec, checkpoint, on_round or (lambda done: None))
+        return _run_rounds(spec, checkpoint, on_round or (lambda done: None), callback)
 
 
-def _run_rounds(spec: RunSpec, checkpoint, on_round) -> tuple[RunState, dict[str, Tensor]]:
+def _run_rounds(spec: RunSpec, checkpoint, on_round, callback) -> tuple[RunState, dict[str, Tensor]]:
     began = time.perf_counter()
     prepare_device(spec.precision)
     fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
@@ -56,6 +56,8 @@ def _run_rounds(spec: RunSpec, checkpoint, on_round) -> tuple[RunState, dict[str
                 append_round(state.series, logs)
             state.seconds = before + time.perf_counter() - began
             on_round(number)
+            if callback:
+                callback(number, numbers(logs))
             if checkpoint and checkpoint.due() and number < spec.rounds:
                 checkpoint.save(**state.saved())
     except Diverged as stop:

@@ -2,6 +2,8 @@
 
 import time
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 
 from filelock import Timeout
 
@@ -11,26 +13,40 @@ from fedlib.core.spec import Measure, RunSpec
 from fedlib.federation.federation import cohorts
 from fedlib.federation.simulation import run_rounds
 from fedlib.federation.state import RunState
+from fedlib.runs import saved
 from fedlib.runs.compare import compare
 from fedlib.runs.measures import MEASURES
 from fedlib.runs.record import Record
 from fedlib.runs.store import Store
 
 
-def execute(job: RunSpec | Measure, checkpoint=None, on_round=None) -> Record:
-    """The record of a run or a measurement, made now."""
+def execute(job: RunSpec | Measure, checkpoint=None, on_round=None, **options) -> Record:
+    """The record of a run or a measurement, made now; ``options`` of a run are those of ``simulate``."""
     if isinstance(job, RunSpec):
-        return simulate(job, checkpoint, on_round)
+        return simulate(job, checkpoint, on_round, **options)
     began = time.perf_counter()
     with one_thread():
         result = MEASURES.make(job.text).measure(on_round or (lambda done: None))
     return Record.of_measure(job, result, describe_machine(), time.perf_counter() - began)
 
 
-def simulate(spec: RunSpec, checkpoint=None, on_round=None) -> Record:
+def simulate(
+    spec: RunSpec, checkpoint=None, on_round=None, callback: Callable[[int, dict], None] | None = None,
+    save: str | Path | None = None,
+) -> Record:  # fmt: skip
     """Run ``spec`` and return its record. ``checkpoint`` (see store) makes it resumable; ``on_round(done)`` is told
-    after every round."""
-    return recorded(spec, run_rounds(spec, checkpoint, on_round)[0])
+    after every round.
+
+    ``callback(round, metrics)`` gets what every round has logged (``fedlib.CSVLog``, ``fedlib.TensorBoardLog``);
+    ``save`` names a .safetensors file for the global model, which ``fedlib.load_model`` reads.
+    """
+    if save:
+        saved.check(spec, save)
+    state, model = run_rounds(spec, checkpoint, on_round, callback)
+    record = recorded(spec, state)
+    if save and record.status == "ok":
+        saved.save_model(model, record, save)
+    return record
 
 
 def recorded(spec: RunSpec, state: RunState) -> Record:
@@ -47,18 +63,22 @@ def half_done(spec: RunSpec, checkpoint) -> Record | None:
     return recorded(spec, state) if state else None
 
 
-def run_one(spec: RunSpec, store: Store, on_round=None, patience: float = -1, deadline: float | None = None) -> Record:
+def run_one(
+    spec: RunSpec, store: Store, on_round=None, patience: float = -1, deadline: float | None = None,
+    again: bool = False, **options,
+) -> Record:  # fmt: skip
     """One run through the store: read if there, else resumed or started, under the lock of its id.
 
     Where another process is making it, ``patience`` says for how many seconds to wait (-1: as long as it takes). After
     ``deadline`` (as time.time() counts) it stops at the next end of a round, and what there is becomes its record.
+    ``again`` makes it even if there is a record, whose numbers must come out; ``options`` are those of ``simulate``.
     """
     with store.lock(spec.id, patience):
         before = store.find(spec.id, spec)
-        if before and not before.partial and before.has(spec):  # another process was faster
+        if before and not before.partial and before.has(spec) and not again:  # another process was faster
             return before
         checkpoint = store.checkpoint(spec.id, deadline)
-        record = execute(complete(spec, before), checkpoint, on_round)
+        record = execute(complete(spec, before), checkpoint, on_round, **options)
         if record.rounds_done:
             keep(record, before, store)
         if not record.partial:

@@ -4,6 +4,7 @@ Every number of a page passes through ``curve`` or ``probe_frame``: here records
 """
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,22 @@ def curve(record, series: str = "accuracy") -> pd.Series:
     """One series of a record by round; accuracy in percent."""
     values = record.accuracy if series == "accuracy" else record.curve(series)
     return pd.Series(np.asarray(values, float), index=record.series.get("round", []), name=series)
+
+
+def frame(records: Iterable | dict) -> pd.DataFrame:
+    """Runs in tidy form: one row per run and evaluated round, with id, what the run is, status, accuracy and losses.
+
+    ``records`` is whatever ``fedlib.run`` returns: a record, a list or a dict of them. Accuracy is in percent.
+    """
+    records = [records] if hasattr(records, "json") else records.values() if isinstance(records, dict) else records
+    rows = []
+    for record in (r for r in records if isinstance(r.spec, RunSpec)):
+        spec = record.spec
+        about = dict(id=record.id, dataset=spec.dataset, model=spec.model, partition=spec.partition)
+        about |= dict(algorithm=spec.algorithm, seed=spec.seed, status=record.status)
+        found = {n: curve(record, n) for n in ("accuracy", "loss", "train_loss") if n in record.series}
+        rows.append(pd.DataFrame(found).rename_axis("round").reset_index().assign(**about)[[*about, "round", *found]])
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
 
 def probe_frame(record, probe: str) -> pd.DataFrame:

@@ -1,0 +1,50 @@
+"""Records at hand: one by its id or the beginning of it, or all that fit."""
+
+import fnmatch
+import warnings
+from collections.abc import Iterator
+
+from fedlib.core.errors import FedlibError, meant, quoted
+from fedlib.core.spec import RunSpec
+from fedlib.runs.record import Record
+from fedlib.runs.store import Store, default_store
+
+
+def record(id: str, store: Store | None = None) -> Record:
+    """The record whose id is, or begins with, ``id``: one's own or one of the workbook's."""
+    store = store or default_store()
+    ids = known_ids(store)
+    found = [one for one in ids if one.startswith(id)] if id else []
+    if id not in ids and len(found) != 1:
+        what = f"{len(found)} records begin with" if found else "There is no record"
+        raise FedlibError(f"{what} {quoted(id)}{'' if found else meant(id, ids)}; 'fedlib runs' lists them.")
+    return store.get(id if id in ids else found[0])
+
+
+def known_ids(store: Store, own: bool = False) -> list[str]:
+    """Of the store, and of what stands behind it unless ``own``."""
+    behind = store.behind.ids() if store.behind and not own else []
+    return sorted({*store.ids(), *behind})
+
+
+def runs(store: Store | None = None, own: bool = False, **globs: str) -> Iterator[Record]:
+    """The records of runs whose fields fit, such as ``algorithm="*lws*"``; what cannot be read is left out, and said.
+
+    ``status`` is ok, diverged or partial; any field of a run can be named besides.
+    """
+    store, unreadable = store or default_store(), []
+    for id in known_ids(store, own):
+        try:
+            found = store.get(id)
+        except FedlibError as error:
+            unreadable.append(error)
+            continue
+        if isinstance(found.spec, RunSpec) and all(_fits(found, name, glob) for name, glob in globs.items()):
+            yield found
+    if unreadable:
+        warnings.warn(f"{len(unreadable)} records were left out: {unreadable[0]}", stacklevel=2)
+
+
+def _fits(found: Record, name: str, glob: str) -> bool:
+    value = str(found.status if name == "status" else getattr(found.spec, name))
+    return fnmatch.fnmatchcase(value, glob) or value.partition("(")[0] == glob  # dirichlet is any dirichlet(…)

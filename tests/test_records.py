@@ -1,0 +1,57 @@
+"""Records at hand: listed, shown, set beside each other; from the shell and from Python."""
+
+import csv
+import io
+import json
+
+import pytest
+
+import fedlib
+from fedlib.core.errors import FedlibError
+from fedlib.runs.store import Store
+
+BASE = fedlib.RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", clients=2, rounds=3, subset=200)
+
+
+@pytest.fixture
+def two(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLIB_STORE", str(tmp_path / "runs"))
+    return fedlib.run([BASE, BASE.replace(algorithm="lws", lr=0.05)], jobs=1, progress=False)
+
+
+def test_a_record_by_the_beginning_of_its_id(two):
+    assert fedlib.record(two[0].id[:8]).json == two[0].json
+    with pytest.raises(FedlibError, match="There is no record"):
+        fedlib.record("nothing")
+    with pytest.raises(FedlibError, match="records begin with ''|There is no record ''"):
+        fedlib.record("")
+
+
+def test_runs_are_filtered_and_sorted(two, shell):
+    found = json.loads(shell("runs", "--own", "--sort=accuracy", "--json").stdout)
+    assert {row["id"] for row in found} == {record.id for record in two}
+    assert found[0]["accuracy"] >= found[1]["accuracy"]
+    rows = list(csv.DictReader(io.StringIO(shell("runs", "--own", "--algorithm=*lws*", "--csv").stdout)))
+    assert [row["id"] for row in rows] == [two[1].id]
+    assert shell("runs", "--own", "--dataset=mnist").stdout.splitlines()[-1] == "0 runs."
+
+
+def test_show_has_the_curve_and_the_picture(two, shell, tmp_path):
+    done = shell("show", two[0].id[:8], "--plot=c.png")
+    assert done.returncode == 0 and "mlp(hidden=4)" in done.stdout and "used on   no page" in done.stdout, done.stderr
+    assert (tmp_path / "c.png").stat().st_size > 1000
+    assert shell("show", "nothing").returncode == 2
+
+
+def test_diff_names_the_fields_that_differ(two, shell):
+    found = json.loads(shell("diff", two[0].id, two[1].id, "--json").stdout)
+    assert set(found["fields"]) == {"algorithm", "lr"} and found["accuracy"]["round"] == 3 and found["moved"]
+    assert "The same run." in shell("diff", two[0].id, two[0].id).stdout
+
+
+def test_records_that_cannot_be_read_are_said(two, tmp_path):
+    from fedlib.runs.lookup import runs
+
+    (tmp_path / "runs" / "broken.json").write_text("{")
+    with pytest.warns(UserWarning, match="1 records were left out"):
+        assert len(list(runs(Store(tmp_path / "runs")))) == 2
