@@ -53,7 +53,7 @@ def card(paper: str, claims: list[dict]) -> str:
         f"<p><b>It says:</b> {escape(fact['says'])}</p>",
     ]
     if chosen := next((c for c in mine if c["id"] == fact["claim"]), None):
-        numbers = f"ours {ours(chosen)}; reported {theirs(chosen)}"
+        numbers = f"ours {ours(chosen)}" + (f"; reported {theirs(chosen)}" if chosen["reported"] is not None else "")
         sentence = f'<a href="{place(chosen)}">{escape(chosen["sentence"])}</a>'
         lines.append(f"<p><b>Its main claim here:</b> {sentence} {badge(chosen)}<br><small>{escape(numbers)}</small></p>")
     lines += ["</div><div>", counts(mine), squares(mine), "</div></section>"]
