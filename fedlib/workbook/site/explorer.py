@@ -29,7 +29,7 @@ def explorer(claims: list[dict]) -> str:
         '<div class="filters" hidden></div>',
         '<p class="downloads"><span id="shown"></span> <a href="claims.csv" download>CSV</a> <a href="claims.json" download>JSON</a></p>',
         legend(),
-        '<div class="explorer"><table>', f"<thead><tr>{heads}</tr></thead>", "<tbody>", *map(row, best), "</tbody>",
+        '<div class="explorer claims"><table>', f"<thead><tr>{heads}</tr></thead>", "<tbody>", *map(row, best), "</tbody>",
         "</table></div>", "",
     ]  # fmt: skip
     return "\n".join(lines)
@@ -39,7 +39,7 @@ def row(c: dict) -> str:
     """A claim: what it says, the verdict, the paper's number and ours."""
     facets = {"paper": name(c["paper"]), "verdict": verdict(c), "evidence": c["grade"] or "none", "whose": c["whose"]}
     data = "".join(f' data-{k}="{escape(v)}"' for k, v in facets.items())
-    link = f'<a href="{place(c, "../")}">{escape(exhibit(c))}&nbsp;{number(c)}</a>'
+    link = f'<a href="{place(c, "../")}">{escape(exhibit(c))} {number(c)}</a>'
     more = f"<small>{escape(text)}</small>" if (text := remarks(Claim.of(c))) else ""
     own = " <i>(our own question)</i>" if c["whose"] == "ours" else ""
     value = lambda v: "" if v is None else f' data-value="{v}"'  # noqa: E731

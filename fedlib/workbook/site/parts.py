@@ -31,7 +31,7 @@ def number(claim: dict) -> str:
 
 def exhibit(claim: dict) -> str:
     """Such as ``Figure 2``."""
-    return re.sub(r"^(figure|table)(\d+)$", lambda m: f"{m[1].title()} {m[2]}", claim["exhibit"])
+    return re.sub(r"^(figure|table)(\d+)$", lambda m: f"{m[1].title()} {m[2]}", claim["exhibit"]).replace("_", " ")
 
 
 def anchor(claim: dict) -> str:
