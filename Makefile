@@ -6,7 +6,7 @@ BIN := $(CURDIR)/.venv/bin
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help workbook site test test-full lint unit notebooks-smoke notebooks-check audit lab clean
+.PHONY: help workbook site test test-full lint unit notebooks-smoke notebooks-check audit browser lab clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -49,6 +49,9 @@ notebooks-check: .venv/.installed  ## nbval: the committed notebooks still show 
 
 audit: .venv/.installed  ## re-run cheap committed records; fails if a number moved
 	@$(BIN)/fedlib audit --sample 4 --seconds 120
+
+browser:  ## Chromium for the browser tests, from the machine's package manager
+	@command -v chromium chromium-browser google-chrome >/dev/null || apt-get install -y chromium
 
 lab: .venv/.installed  ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab notebooks

@@ -20,3 +20,4 @@ html_copy_source = False
 html_show_sourcelink = False
 nb_code_prompt_show = "Show code"
 nb_code_prompt_hide = "Hide code"
+html_favicon = "_static/favicon.svg"

@@ -66,7 +66,7 @@ function codeSwitch(place) {
     for (const fold of folds) fold.open = open;
     button.textContent = open ? "Fold all code" : "Show all code";
   });
-  place.append(button);
+  place.prepend(button);
 }
 
 function copyButton(block) {
@@ -78,7 +78,26 @@ function copyButton(block) {
   block.append(button);
 }
 
+// Search finds pages; the explorer has the sentences.
+function searchClaims(results) {
+  const words = new URLSearchParams(location.search).get("q");
+  if (!words) return;
+  const link = Object.assign(document.createElement("a"), { href: `papers/claims.html#text=${encodeURIComponent(words)}`, textContent: `Claims with “${words}”` });
+  const line = document.createElement("p");
+  line.append(link);
+  results.before(line);
+}
+
+function openTarget() {
+  const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target && target.tagName === "DETAILS") target.open = true;
+}
+
+addEventListener("hashchange", openTarget);
 addEventListener("DOMContentLoaded", () => {
+  openTarget();
+  const results = document.getElementById("search-results");
+  if (results) searchClaims(results);
   document.querySelectorAll(".explorer table").forEach(sortable);
   const bar = document.querySelector(".filters");
   if (bar) filtered(bar, document.querySelector(".explorer table"));

@@ -15,11 +15,11 @@ from fedlib.runs.store import Store
 from fedlib.workbook import report
 from fedlib.workbook.notebooks import Notebook
 from fedlib.workbook.settings import names
-from fedlib.workbook.site import explorer, landing, methods, pages
+from fedlib.workbook.site import explorer, landing, methods, pages, pictures
 
 SOURCES = ("fedlib", "papers", "notebooks", "benchmarks", "docs")  # what pages link to, beside other pages
 KEPT = (".py", ".yaml", ".png", ".md", ".json")
-SCRIPT = "tex-mml-chtml.js"  # the one of MathJax that pages load
+SCRIPT = "tex-chtml.js"  # the one of MathJax that pages load
 
 
 def build(notebooks: Iterable[Notebook], out: Path, records: Store) -> Path:
@@ -41,6 +41,8 @@ def build(notebooks: Iterable[Notebook], out: Path, records: Store) -> Path:
     for nb in notebooks:
         bare(nb, out / "notebooks" / f"{nb.name}.ipynb")
     prune(out / "_static" / "mathjax")
+    for picture in (out / "_images").glob("*.png"):
+        pictures.shrink(picture)
     return out / "index.html"
 
 
@@ -54,6 +56,7 @@ def gather(notebooks: list[Notebook], claims: list[dict], source: Path, records:
     shutil.copytree(ROOT / "docs" / "_static", source / "_static")
     plans = {nb: nb.plan() for nb in notebooks}
     for nb in notebooks:
+        pictures.thumbnail(nb, source / "_static" / "thumbs")
         mine = [c for c in claims if c["notebook"] == nb.name]
         write(source / "notebooks" / f"{nb.name}.ipynb", nbformat.writes(pages.page(nb, mine, plans[nb], records)))
     papers = sorted({nb.paper for nb in notebooks}, key=list(names()["papers"]).index)

@@ -4,7 +4,7 @@ from html import escape
 
 import numpy as np
 
-from fedlib.workbook.site.parts import CLASSES, grade, number, ours, place, theirs, verdict
+from fedlib.workbook.site.parts import CLASSES, exhibit, grade, number, ours, place, theirs, verdict
 
 SIZE, EDGE = 260, 34  # of a panel and its margin
 WIDE, ROW, LEFT = 640, 22, 150  # of a forest plot
@@ -53,7 +53,9 @@ def against_reported(title: str, claims: list[dict], up: str = "") -> str:
     for c in sorted(claims, key=lambda c: -list(CLASSES).index(c["grade"])):  # the best evidence on top
         kind, x, y = CLASSES[c["grade"]], middle + put(c["reported"]), middle - put(c["effect"])
         far = " far" * (max(abs(c["reported"]), abs(c["effect"])) > limit)
-        told = f"{c['exhibit']} {number(c)}: {c['sentence']} Reported {theirs(c)}, ours {ours(c)}: {verdict(c)}, {grade(c)}"
+        told = (
+            f"{exhibit(c)} {number(c)}: {c['sentence']} Reported {theirs(c)}, ours {ours(c)}: {verdict(c)}, {grade(c)}"
+        )
         bar = ""
         if c["low"] is not None:
             bar = f'<path d="M{x:.1f} {middle - put(c["low"]):.1f}V{middle - put(c["high"]):.1f}"/>'
@@ -113,7 +115,7 @@ def forest(claims: list[dict], up: str = "") -> str:
     )
     for k, c in enumerate(claims):
         y, kind = ROW * k + 14, CLASSES[c["grade"]]
-        parts = [f'<text class="label" x="{LEFT - 8}" y="{y + 4}">{escape(c["exhibit"])} {number(c)}</text>']
+        parts = [f'<text class="label" x="{LEFT - 8}" y="{y + 4}">{escape(exhibit(c))} {number(c)}</text>']
         if c["reported"] is not None:
             parts.append(f'<path class="theirs" d="M{at(c["reported"]):.1f} {y - 7}v14"/>')
         if c["low"] is not None:

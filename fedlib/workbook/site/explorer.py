@@ -8,11 +8,11 @@ from html import escape
 from fedlib.workbook import report
 from fedlib.workbook.claims import Claim
 from fedlib.workbook.site.charts import interval, legend
-from fedlib.workbook.site.parts import badge, grade, name, number, ours, place, theirs, verdict
+from fedlib.workbook.site.parts import CLASSES, badge, exhibit, grade, name, number, ours, place, theirs, verdict
 from fedlib.workbook.tables import remarks
 
-HEADS = ("paper", "claim", "sentence", "verdict and evidence", "paper says", "we got, 95% interval", "", "seeds")
-NUMBERS = (4, 5, 7)  # columns that sort as numbers
+HEADS = ("paper", "claim", "sentence", "verdict and evidence", "paper says", "we got, 95% interval", "seeds")
+NUMBERS = (4, 5, 6)  # columns that sort as numbers
 FIELDS = (
     "id", "notebook", "whose", "sentence", "where", "verdict", "dagger", "grade", "rounds", "unit", "reported", "effect",
     "low", "high", "p", "adjusted_p", "detectable", "count", "seeds", "remarks",
@@ -20,7 +20,8 @@ FIELDS = (
 
 
 def explorer(claims: list[dict]) -> str:
-    """Markdown with the table in it."""
+    """Markdown with the table in it, the best evidence first."""
+    best = sorted(claims, key=lambda c: list(CLASSES).index(c["grade"]))
     heads = "".join(f"<th{' data-number' * (k in NUMBERS)}>{head}</th>" for k, head in enumerate(HEADS))
     lines = [
         "---", "hide-toc: true", "---", "", "# Every claim", "",
@@ -28,7 +29,7 @@ def explorer(claims: list[dict]) -> str:
         '<div class="filters" hidden></div>',
         '<p class="downloads"><span id="shown"></span> <a href="claims.csv" download>CSV</a> <a href="claims.json" download>JSON</a></p>',
         legend(),
-        '<div class="explorer"><table>', f"<thead><tr>{heads}</tr></thead>", "<tbody>", *map(row, claims), "</tbody>",
+        '<div class="explorer claims"><table>', f"<thead><tr>{heads}</tr></thead>", "<tbody>", *map(row, best), "</tbody>",
         "</table></div>", "",
     ]  # fmt: skip
     return "\n".join(lines)
@@ -38,14 +39,14 @@ def row(c: dict) -> str:
     """A claim: what it says, the verdict, the paper's number and ours."""
     facets = {"paper": name(c["paper"]), "verdict": verdict(c), "evidence": c["grade"] or "none", "whose": c["whose"]}
     data = "".join(f' data-{k}="{escape(v)}"' for k, v in facets.items())
-    link = f'<a href="{place(c, "../")}">{escape(c["exhibit"])} {number(c)}</a>'
+    link = f'<a href="{place(c, "../")}">{escape(exhibit(c))} {number(c)}</a>'
     more = f"<small>{escape(text)}</small>" if (text := remarks(Claim.of(c))) else ""
     own = " <i>(our own question)</i>" if c["whose"] == "ours" else ""
     value = lambda v: "" if v is None else f' data-value="{v}"'  # noqa: E731
     cells = [
         f"<td>{name(c['paper'])}</td>", f"<td>{link}</td>", f"<td>{escape(c['sentence'])}{own} {more}</td>",
         f'<td data-value="{verdict(c)} {grade(c)}">{badge(c)}</td>', f"<td{value(c['reported'])}>{theirs(c)}</td>",
-        f"<td{value(c['effect'])}>{ours(c)}</td>", f"<td>{interval(c)}</td>",
+        f"<td{value(c['effect'])}>{interval(c)} {ours(c)}</td>",
         f'<td data-value="{len(c["seeds"])}">{len(c["seeds"])}</td>',
     ]  # fmt: skip
     return f'<tr id="{c["id"]}"{data}>{"".join(cells)}</tr>'

@@ -7,6 +7,7 @@ from fedlib.workbook.claims import NONE
 from fedlib.workbook.notebooks import Notebook
 from fedlib.workbook.site.charts import against_reported, comparable, forest, legend
 from fedlib.workbook.site.parts import badge, facts, name, ours, place, squares, theirs
+from fedlib.workbook.site.pictures import first, thumb
 
 
 def landing(notebooks: list[Notebook], claims: list[dict]) -> str:
@@ -46,18 +47,18 @@ def card(paper: str, claims: list[dict]) -> str:
     fact, home = facts()[paper], f"papers/{paper}/README.html"
     mine = [c for c in claims if c["whose"] == "paper"]
     lines = [
-        '<section class="card">',
+        '<section class="card"><div>',
         f'<h3><a href="{home}">{name(paper)}</a> <small>{fact["venue"]} {fact["year"]}</small></h3>',
         f'<p class="links">{links(paper)}</p>',
         f"<p><b>It says:</b> {escape(fact['says'])}</p>",
     ]
     if chosen := next((c for c in mine if c["id"] == fact["claim"]), None):
-        numbers = f"ours {ours(chosen)}; reported {theirs(chosen)}"
+        numbers = f"ours {ours(chosen)}" + (f"; reported {theirs(chosen)}" if chosen["reported"] is not None else "")
         sentence = f'<a href="{place(chosen)}">{escape(chosen["sentence"])}</a>'
         lines.append(
             f"<p><b>Its main claim here:</b> {sentence} {badge(chosen)}<br><small>{escape(numbers)}</small></p>"
         )
-    lines += [counts(mine), squares(mine), "</section>"]
+    lines += ["</div><div>", counts(mine), squares(mine), "</div></section>"]
     return "\n".join(lines)
 
 
@@ -80,17 +81,11 @@ def dashboard(paper: str, notebooks: list[Notebook], claims: list[dict]) -> str:
     lines = [f'<p class="crumbs"><a href="{up}index.html">fedlib</a> › {name(paper)}</p>', ""]
     if fact := facts().get(paper):
         lines += [f'<p class="links">{escape(fact["authors"])}: {links(paper)}, {fact["venue"]} {fact["year"]}</p>', ""]
-    rows = []
-    for nb in report.tables_first(notebooks):
-        mine = [c for c in claims if c["notebook"] == nb.name]
-        title = nb.title.removeprefix(f"{name(paper)}, ")
-        rows.append(
-            f'<tr><td><a href="{up}notebooks/{nb.name}.html">{escape(title)}</a></td><td>{squares(mine, up)}</td></tr>'
-        )
+    tiles = [tile(nb, [c for c in claims if c["notebook"] == nb.name], up) for nb in report.tables_first(notebooks)]
     key = "".join(f'<span><i class="square {s}"></i> {w}</span>' for s, w in KEY.items())
     lines += [
-        "## Verdicts at a glance", "", counts([c for c in claims if c["whose"] == "paper"]) if fact else "", "",
-        f'<table class="strip">{"".join(rows)}</table>', f'<p class="legend">{key}</p>', "",
+        "## Verdicts at a glance", "", counts([c for c in claims if c["whose"] == "paper"] if fact else claims), "",
+        f'<p class="legend">{key}</p>', f'<div class="tiles">{"".join(tiles)}</div>', "",
     ]  # fmt: skip
     drawn = [c for c in claims if c["unit"] == "points" and c["effect"] is not None and c["verdict"] != NONE]
     if shown := [c for c in drawn if c["reported"] is not None] or drawn:
@@ -99,6 +94,18 @@ def dashboard(paper: str, notebooks: list[Notebook], claims: list[dict]) -> str:
     if fact:
         lines += ["<details><summary>BibTeX</summary>", "", "```bibtex", bibtex(paper), "```", "", "</details>", ""]
     return "\n".join(lines)
+
+
+def tile(nb: Notebook, claims: list[dict], up: str) -> str:
+    """An exhibit: its first figure, its title, a square for each claim."""
+    address = f"{up}notebooks/{nb.name}.html"
+    title = escape(nb.title.removeprefix(f"{name(nb.paper)}, "))
+    shown = (
+        f'<img src="{up}_static/thumbs/{thumb(nb)}" alt="" loading="lazy">'
+        if first(nb)
+        else '<span class="blank">a table</span>'
+    )
+    return f'<div class="tile"><a href="{address}">{shown}<b>{title}</b></a>{squares(claims, up)}</div>'
 
 
 KEY = {"for": "for the claim", "against": "against it", "open": "open", "none": "no evidence"}

@@ -7,14 +7,18 @@ import statistics
 from html import escape
 from pathlib import Path
 
+import yaml
+
 from fedlib.algorithms import ALGORITHMS, Local, Server, Weighting
 from fedlib.core.paths import ROOT
 from fedlib.core.registry import parse
 from fedlib.runs.store import Store
 from fedlib.workbook.notebooks import Notebook
 from fedlib.workbook.settings import names
-from fedlib.workbook.site.parts import badge, number, ours, place
+from fedlib.workbook.site.charts import forest, legend
+from fedlib.workbook.site.parts import badge, exhibit, name, number, ours, place
 
+COMMENT = re.compile(r"^    (\w+): [^\n#]*# ([^\n]*)$", re.MULTILINE)  # what a class says beside a parameter
 KINDS = {"on the clients": Local, "how much each client counts": Weighting, "on the server": Server}
 
 
@@ -35,6 +39,12 @@ def summary(method: str) -> str:
 def source(method: str) -> str:
     """Name and citation, from the first line of its file."""
     return (inspect.getdoc(inspect.getmodule(ALGORITHMS.entries[method])) or "").partition("\n")[0]
+
+
+def equation(method: str) -> list[str]:
+    """What it computes, typeset."""
+    found = yaml.safe_load((ROOT / "docs" / "equations.yaml").read_text(encoding="utf-8")).get(method)
+    return ["$$", found.strip(), "$$", ""] if found else []
 
 
 def mentions(method: str, claims: list[dict]) -> list[dict]:
@@ -75,24 +85,30 @@ def method_page(method: str, used: dict, cost: dict, claims: list[dict]) -> str:
     lines = [
         f"# {method}", "",
         f'<p class="crumbs"><a href="../index.html">fedlib</a> › <a href="index.html">Methods</a> › {method}</p>', "",
-        f"{source(method)} Acts {acts(method)}.", "", inspect.getdoc(cls) or "", "",
+        f"{source(method)} Acts {acts(method)}.", "", *equation(method), inspect.getdoc(cls) or "", "",
         f"Code: [{file}](/{file}). ",
     ]  # fmt: skip
     if method in cost:
         ratio, pairs = cost[method]
         lines[-1] += f"Cost: {ratio:.2f} × FedAvg ({pairs} pairs of runs)."
     if given := [f for f in dataclasses.fields(cls) if f.init] if dataclasses.is_dataclass(cls) else []:
-        lines += ["", "## Parameters", "", "| name | default |", "|---|---|"]
-        lines += [f"| `{f.name}` | `{f.default!r}` |" for f in given]
+        said = {m[1]: m[2] for m in COMMENT.finditer(inspect.getsource(cls))}
+        lines += ["", "## Parameters", "", "| name | default | |", "|---|---|---|"]
+        lines += [
+            f"| `{f.name}` | `{f.default!r}` | {said.get(f.name, '').replace('|', chr(92) + '|')} |" for f in given
+        ]
     code = inspect.getsource(cls).rstrip()
     lines += ["", "## Code", "", "```python", code, "```"]
     if about := mentions(method, claims):
         rows = [
-            f'<tr><td><a href="{place(c, "../")}">{c["paper"]} {c["exhibit"]} {number(c)}</a></td>'
+            f'<tr><td><a href="{place(c, "../")}">{name(c["paper"])} {exhibit(c)} {number(c)}</a></td>'
             f"<td>{escape(c['sentence'])}</td><td>{badge(c)}</td><td>{ours(c)}</td></tr>"
             for c in about
         ]
         head = "<tr><th>claim</th><th>sentence</th><th>verdict</th><th>effect, 95% interval</th></tr>"
+        drawn = [c for c in about if c["unit"] == "points" and c["effect"] is not None and "FedAvg" in c["sentence"]]
+        if drawn:
+            lines += ["", "## Beside FedAvg", "", forest(drawn, "../"), legend()]
         lines += ["", f"## Claims that name it: {len(about)}", "", f"<table>{head}{''.join(rows)}</table>"]
     if method in used:
         lines += ["", "## Used in", "", *(f"- [{nb.title}](/notebooks/{nb.name}.ipynb)" for nb in used[method])]
@@ -104,8 +120,8 @@ def uses(plans: dict[Notebook, dict]) -> dict[str, list[Notebook]]:
     found: dict[str, list[Notebook]] = {}
     for nb, plan in plans.items():
         texts = {getattr(run, "algorithm", "") for run in plan.values()} - {""}
-        for name in sorted({name for text in texts for name, _ in parse(text)}):
-            found.setdefault(name, []).append(nb)
+        for part in sorted({part for text in texts for part, _ in parse(text)}):
+            found.setdefault(part, []).append(nb)
     return found
 
 

@@ -49,24 +49,40 @@ def top(nb: Notebook, claims: list[dict]) -> str:
     )
     short = nb.title.removeprefix(f"{name(nb.paper)}, ").partition(":")[0]
     strip = f'<div class="verdicts">{"".join(found)}</div>' if found else ""
-    return f'<p class="crumbs">{crumbs} › {escape(short)}</p>\n{strip}\n<p class="switch"></p>'
+    return f'<p class="crumbs">{crumbs} › {escape(short)}</p>\n{strip}\n<p class="switch"><a href="#records">Records behind the numbers</a></p>'
 
 
 def run_this(nb: Notebook, plan: dict, records: Store) -> str:
-    """The command, what can be changed, what its runs took, and their records."""
-    found = {id: records.get(id) for id in dict.fromkeys(job.id for job in plan.values())}
+    """The command, what can be changed, what its runs took, and the record of every run."""
+    found = {job.id: records.get(job.id) for job in plan.values()}
     took = duration(sum(r.json["seconds"] for r in found.values() if r is not None))
     there = sum(r is not None for r in found.values())
     given = "".join(
         f"<li><code>{escape(k)}</code>, by default <code>{escape(repr(v))}</code></li>" for k, v in nb.defaults.items()
     )
-    ids = ", ".join(f"<code>{id}</code>" for id in found)
     return "\n".join([
         '<details class="run"><summary>Run this</summary>',
-        f'<p><code class="command">fedlib run {nb.name}</code></p>',
+        f'<div class="highlight"><pre>fedlib run {nb.name}</pre></div>',
         f"<p>{len(found)} runs, {there} of them on record; those took {took} on one core. Parameters are set with <code>-p name value</code>:</p>",
         f"<ul>{given}</ul>",
-        f'<p><a href="{nb.path.stem}.ipynb" download>The notebook</a></p>',
-        f'<details><summary>Records behind this page: <code>papers/runs/ID.json</code></summary><p class="ids">{ids}</p></details>',
+        f'<p><a href="{nb.path.stem}.ipynb" download>The notebook</a>, without outputs.</p>',
+        "</details>",
+        f'<details class="run" id="records"><summary>Records: the {len(found)} runs behind the numbers</summary>',
+        "<p>A record is <code>papers/runs/ID.json</code>: spec, accuracy by round, environment. Accuracy is of its last round.</p>",
+        f"<table><tr><th>run</th><th>seed</th><th>accuracy</th><th>record</th></tr>{''.join(lines(plan, found))}</table>",
         "</details>",
     ])  # fmt: skip
+
+
+def lines(plan: dict, found: dict) -> list[str]:
+    """A row for each run of the plan: what it is, its seed, how it ended, its id."""
+    rows = []
+    for key, job in plan.items():
+        seed, record = getattr(job, "seed", None), found[job.id]
+        parts = key if isinstance(key, tuple) else (key,)
+        what = ", ".join(str(part) for part in parts[: -1 if parts[-1] == seed and len(parts) > 1 else None])
+        score = f"{record.accuracy[-1]:.2f}" if record is not None and len(record.json.get("accuracy", ())) else "–"
+        rows.append(
+            f"<tr><td>{escape(what)}</td><td>{seed or '–'}</td><td>{score}</td><td><code>{job.id}</code></td></tr>"
+        )
+    return rows

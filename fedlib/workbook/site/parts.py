@@ -1,5 +1,6 @@
 """Small pieces of HTML that several pages share."""
 
+import re
 from functools import cache
 from html import escape
 
@@ -26,6 +27,11 @@ def name(paper: str) -> str:
 
 def number(claim: dict) -> str:
     return claim["id"].rpartition(".")[2]
+
+
+def exhibit(claim: dict) -> str:
+    """Such as ``Figure 2``."""
+    return re.sub(r"^(figure|table)(\d+)$", lambda m: f"{m[1].title()} {m[2]}", claim["exhibit"]).replace("_", " ")
 
 
 def anchor(claim: dict) -> str:
