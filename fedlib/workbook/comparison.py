@@ -38,7 +38,7 @@ class Comparison:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per method: accuracy, and by how much it is above the base on the same seeds, with a 95% t-interval."""
+        """One row per method: accuracy, and how far it is above the base on the same seeds, with a 95% t-interval."""
         rows, scores = [], self.scores
         for method, values in scores.groupby("method", sort=False):
             lead = paired(scores, method, self.base).dropna() if method != self.base else pd.Series(dtype=float)
