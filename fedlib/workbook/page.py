@@ -137,7 +137,8 @@ class Page:
     def scores(self) -> pd.DataFrame:
         """One row per run: accuracy over its last ten rounds, in its last round, and in its best one."""
         metrics = {"last 10": lambda c: frames.last(c, 10), "last round": lambda c: c.iloc[-1], "best": max}
-        return frames.scores(self.records, self.names, **metrics)
+        trained = {key: record for key, record in self.records.items() if "series" in record.json}  # not measurements
+        return frames.scores(trained, self.names, **metrics)
 
     @cached_property
     def reported(self) -> dict[tuple, float]:
