@@ -48,7 +48,7 @@ def sweep(page) -> pd.DataFrame:
 def reported_sweep(page, field: str) -> dict[tuple, float]:
     """The paper's numbers by (alpha, level, quantity), the quantity being fedavg, gws or gamma."""
     rows = reported_rows(page.paper, page.exhibit)
-    name = lambda row: "gamma" if row["metric"] == "gamma" else row["method"].removeprefix("adaptive_")  # noqa: E731
+    name = lambda row: "gamma" if row.get("metric") == "gamma" else row["method"].removeprefix("adaptive_")  # noqa: E731
     return {(row["alpha"], f"{row[field]:g}", name(row)): row["value"] for row in rows}
 
 
