@@ -7,7 +7,7 @@ import pandas as pd
 import yaml
 
 from fedlib.core.errors import FedlibError
-from fedlib.core.paths import ROOT
+from fedlib.core.paths import IN_CLONE, ROOT
 from fedlib.core.registry import choose
 from fedlib.core.spec import RunSpec
 
@@ -27,7 +27,12 @@ def read(paper: str, name: str) -> dict:
 
 @cache
 def names() -> dict:
-    """``papers/names.yaml``: what papers, data sets and methods are called on pages, and how methods are drawn."""
+    """``papers/names.yaml``: what papers, data sets and methods are called on pages, and how methods are drawn.
+
+    A fedlib that is installed without its clone has no names but the written forms.
+    """
+    if not IN_CLONE:
+        return {kind: {} for kind in ("papers", "data", "methods", "variants", "transcribed")}
     return yaml.safe_load((PAPERS / "names.yaml").read_text(encoding="utf-8"))
 
 
