@@ -42,6 +42,10 @@ def setting(paper: str, panel: str, scale: str) -> dict:
     settings = read(paper, "settings.yaml")
     choose(f"panel of {paper}", panel, settings["panels"])
     changes = settings["panels"][panel]
+    for needed in ("paper", scale):
+        if needed not in changes:
+            where = f"the panel {panel} of papers/{paper}/settings.yaml"
+            raise FedlibError(f"There is no '{needed}:' in {where}; '{needed}: {{}}' changes nothing.")
     return settings["defaults"] | changes["paper"] | (changes[scale] or {})
 
 
