@@ -39,7 +39,8 @@ lint: .venv/.installed  ## ruff
 
 # Files whose tests have followed the move into rooms; the others run in test-full until they have, too.
 FOLLOWED := algorithms awa clients layout oracle_awa oracle_clients oracle_longtail oracle_proxy oracle_shrinking partition \
-	shrinking spec registry aggregation claims report setup evidence page tables statistics cohort personal law models
+	shrinking spec registry aggregation claims report setup evidence page tables statistics cohort personal law models \
+	compare records saved new guides newcomer own
 
 unit: .venv/.installed  ## unit and oracle tests
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(FOLLOWED:%=tests/test_%.py)

@@ -54,7 +54,8 @@ def test_from_a_wheel_in_an_empty_folder(tmp_path, environment):
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(ROOT)]
     assert subprocess.run(build).returncode == 0
     (wheel,) = tmp_path.glob("*.whl")
-    assert subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)]).returncode == 0
+    install = [*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)]
+    assert subprocess.run(install).returncode == 0
     (folder := tmp_path / "empty").mkdir()
     here = environment | {"PYTHONPATH": str(tmp_path / "site"), "HOME": str(folder), "FEDLIB_JOBS": "1"}
     here.pop("FEDLIB_STORE")

@@ -36,7 +36,7 @@ def test_the_shell_completes(shell, words, found):
 
 def test_a_page_with_other_parameters_does_not_replace_the_usual_one(notebook, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLIB_STORE", str(tmp_path / "runs"))
-    usual, other = execute(Notebook(notebook), {}, tmp_path / "out"), execute(Notebook(notebook), {"seeds": [1, 2]}, tmp_path / "out")
+    usual, other = (execute(Notebook(notebook), changes, tmp_path / "out") for changes in ({}, {"seeds": [1, 2]}))
     assert usual != other and usual.exists() and other.parent.parent.name == "smoke,seeds=1,2"
     assert nbformat.read(usual, 4).metadata.papermill.output_path == str(usual)
 
