@@ -1,5 +1,6 @@
 """fedlib: five federated-learning papers, one implementation, every table and figure."""
 
+__version__ = "0.1.0"
 _LAZY = {
     "RunSpec": "fedlib.core.spec",
     "FedlibError": "fedlib.core.errors",

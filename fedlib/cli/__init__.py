@@ -8,6 +8,7 @@ import warnings
 
 import click
 
+from fedlib import __version__
 from fedlib.cli.options import Group
 from fedlib.core.errors import FedlibError, quoted
 
@@ -90,7 +91,7 @@ def main() -> None:
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="fedlib")
+@click.version_option(__version__)
 def cli():
     """A reproducibility workbook for federated-learning papers.
 

@@ -11,8 +11,9 @@ from typing import get_args
 import click
 
 from fedlib.core import environment
-from fedlib.core.errors import FedlibError
-from fedlib.core.registry import literal
+from fedlib.core.errors import FedlibError, meant, quoted
+from fedlib.core.paths import ROOT
+from fedlib.core.registry import literal, registry_of
 from fedlib.core.spec import RunSpec
 
 
@@ -30,6 +31,25 @@ class Command(click.Command):
 
 class Group(click.Group):
     command_class = Command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]):
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            near = meant(args[0], self.list_commands(ctx))
+            ctx.fail(f"No such command {quoted(args[0])}{near}.")
+
+
+def complete_algorithm(ctx, param, incomplete: str) -> list[str]:
+    """For the shell: names of algorithms; after a '+' those that may follow."""
+    before, plus, last = incomplete.rpartition("+")
+    return [before + plus + name for name in registry_of("algorithm").names() if name.startswith(last)]
+
+
+def complete_notebook(ctx, param, incomplete: str) -> list[str]:
+    """For the shell: names of papers and notebooks."""
+    found = [f"{path.parent.name}/{path.stem}" for path in sorted((ROOT / "notebooks").glob("*/*.ipynb"))]
+    return [n for n in [*dict.fromkeys(f.partition("/")[0] for f in found), *found] if n.startswith(incomplete)]
 
 
 class Number(click.FloatRange):
@@ -62,7 +82,7 @@ def notebook_options(command):
         "-p", "parameters", nargs=2, multiple=True, metavar="NAME VALUE", help="Set a notebook parameter."
     )(command)
     command = click.option("--scale", metavar="SCALE", help="smoke, laptop or paper.")(command)
-    return click.argument("names", nargs=-1)(command)
+    return click.argument("names", nargs=-1, shell_complete=complete_notebook)(command)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -87,6 +107,7 @@ def spec_options(only=None, several: str | None = None):
                 f"--{field.name.replace('_', '-')}",
                 field.name,
                 multiple=field.name == several,
+                shell_complete=complete_algorithm if field.name == "algorithm" else None,
                 metavar=kind_of(field.type),
                 help=f"{comments.get(field.name, '')}{again}  [{default}]",
             )(command)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fedlib.cli.options import Command, json_option, print_json
+from fedlib.cli.options import Command, complete_notebook, json_option, print_json
 from fedlib.core.paths import ROOT, require_clone
 from fedlib.runs.store import committed
 from fedlib.workbook import notebooks as pages
@@ -16,7 +16,7 @@ from fedlib.workbook.tables import effect_text, verdict_text
 
 
 @click.command("list", cls=Command)
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=complete_notebook)
 @json_option
 def list_(names, as_json):
     """The notebooks, the papers' claims and what our runs say of them.

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from fedlib.core import environment
 from fedlib.core.errors import FedlibError
-from fedlib.core.paths import ROOT
+from fedlib.core.paths import IN_CLONE, ROOT
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs.checkpoint import Checkpoint
 from fedlib.runs.files import write_atomically
@@ -113,7 +113,10 @@ def committed() -> Store:
 
 
 def default_store() -> Store:
-    """One's own records, in FEDLIB_STORE or else build/runs; what they lack is read from the committed ones."""
+    """One's own records, in FEDLIB_STORE or else build/runs; what they lack is read from the committed ones.
+
+    A fedlib that is installed without its clone keeps them in the user's folder.
+    """
     evidence = committed()
-    own = environment.store() or ROOT / "build" / "runs"
+    own = environment.store() or (ROOT / "build" / "runs" if IN_CLONE else Path.home() / ".local/share/fedlib/runs")
     return evidence if own.resolve() == evidence.path.resolve() else Store(own, behind=evidence)

@@ -3,8 +3,10 @@
 import fnmatch
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -199,10 +201,13 @@ def find(patterns: Iterable[str] = (), folder: Path = ROOT / "notebooks") -> lis
 
 
 def execute(notebook: Notebook, changes: dict, out: Path = BUILD) -> Path:
-    """Run a notebook through papermill into ``out/<scale>/<paper>/``; it appears there whole or not at all."""
+    """Run a notebook through papermill into ``out/<scale>/<paper>/``; it appears there whole or not at all.
+
+    With other parameters the folder says so (``laptop,seeds=1,2``), and the page with the usual ones stays.
+    """
     import papermill
 
-    target = out / notebook.scale(changes) / f"{notebook.name}.ipynb"
+    target = out / folder_of(notebook.scale(changes), changes) / f"{notebook.name}.ipynb"
     failed = target.with_suffix(".failed.ipynb")
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -216,8 +221,18 @@ def execute(notebook: Notebook, changes: dict, out: Path = BUILD) -> Path:
             f"{notebook.name} failed in cell {_cell_number(notebook, error)} with {cause} "
             f"The notebook up to there, with the traceback, is {shown_path(failed)}."
         ) from None
+    node = nbformat.read(failed, as_version=4)
+    node.metadata.papermill["output_path"] = str(target)
+    nbformat.write(node, failed)
     os.replace(failed, target)
     return target
+
+
+def folder_of(scale: str, changes: dict) -> str:
+    """Such as ``laptop``, or ``laptop,seeds=1,2`` for changed parameters."""
+    texts = [f"{name}={re.sub(r'[^-+.=,()0-9A-Za-z_]', '', str(v).strip('[]'))}" for name, v in changes.items()]
+    name = ",".join([scale, *(text for text in texts if not text.startswith("scale="))])
+    return name if len(name) <= 80 else f"{name[:60]}~{zlib.crc32(name.encode()):08x}"
 
 
 def _cell_number(notebook: Notebook, error) -> str:

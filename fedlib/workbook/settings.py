@@ -7,7 +7,7 @@ import pandas as pd
 import yaml
 
 from fedlib.core.errors import FedlibError
-from fedlib.core.paths import ROOT
+from fedlib.core.paths import IN_CLONE, ROOT
 from fedlib.core.registry import choose
 from fedlib.core.spec import RunSpec
 
@@ -27,7 +27,12 @@ def read(paper: str, name: str) -> dict:
 
 @cache
 def names() -> dict:
-    """``papers/names.yaml``: what papers, data sets and methods are called on pages, and how methods are drawn."""
+    """``papers/names.yaml``: what papers, data sets and methods are called on pages, and how methods are drawn.
+
+    A fedlib that is installed without its clone has no names but the written forms.
+    """
+    if not IN_CLONE:
+        return {kind: {} for kind in ("papers", "data", "methods", "variants", "transcribed")}
     return yaml.safe_load((PAPERS / "names.yaml").read_text(encoding="utf-8"))
 
 
@@ -37,6 +42,10 @@ def setting(paper: str, panel: str, scale: str) -> dict:
     settings = read(paper, "settings.yaml")
     choose(f"panel of {paper}", panel, settings["panels"])
     changes = settings["panels"][panel]
+    for needed in ("paper", scale):
+        if needed not in changes:
+            where = f"the panel {panel} of papers/{paper}/settings.yaml"
+            raise FedlibError(f"There is no '{needed}:' in {where}; '{needed}: {{}}' changes nothing.")
     return settings["defaults"] | changes["paper"] | (changes[scale] or {})
 
 

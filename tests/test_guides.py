@@ -1,0 +1,65 @@
+"""What README and the guides tell people to run does run: every file's Python, as a script in an empty folder."""
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from fedlib.core.paths import ROOT
+
+GUIDES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+BLOCK = re.compile(r"^(?:<!-- (tested: \S+) -->\n)?```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def script(guide: str) -> str:
+    """The Python blocks of a guide, one after the other; what is shown as a file of its own is tested elsewhere."""
+    blocks = [code for named, code in BLOCK.findall((ROOT / guide).read_text(encoding="utf-8")) if not named]
+    return "\n".join(code for code in blocks if "flower" not in code or find_spec("flwr"))
+
+
+WITH_CODE = [guide for guide in GUIDES if script(guide)]
+
+
+def run(code: str, folder, environment) -> subprocess.CompletedProcess:
+    (folder / "guide.py").write_text(code, encoding="utf-8")
+    return subprocess.run([sys.executable, "guide.py"], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("guide", WITH_CODE)
+def test_the_snippets_run_as_a_script(guide, tmp_path, environment):
+    done = run(script(guide), tmp_path, environment | {"FEDLIB_JOBS": "1"})
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_there_are_snippets():
+    assert {"README.md", "docs/extending.md"} <= set(WITH_CODE)
+
+
+@pytest.mark.parametrize("guide", [*GUIDES, "CONTRIBUTING.md"])
+def test_every_command_that_is_named_exists(guide):
+    from fedlib.cli import COMMANDS
+
+    text = (ROOT / guide).read_text(encoding="utf-8")
+    named = re.findall(r"(?:^|`)fedlib ([a-z]+)", text, re.MULTILINE)
+    assert set(named) <= set(COMMANDS), sorted(set(named) - set(COMMANDS))
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert ((ROOT / guide).parent / link).exists(), link
+
+
+@pytest.mark.slow
+def test_from_a_wheel_in_an_empty_folder(tmp_path, environment):
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(ROOT)]
+    assert subprocess.run(build).returncode == 0
+    (wheel,) = tmp_path.glob("*.whl")
+    install = [*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)]
+    assert subprocess.run(install).returncode == 0
+    (folder := tmp_path / "empty").mkdir()
+    here = environment | {"PYTHONPATH": str(tmp_path / "site"), "HOME": str(folder), "FEDLIB_JOBS": "1"}
+    here.pop("FEDLIB_STORE")
+    whole = f"import fedlib\nassert {str(tmp_path)!r} in fedlib.__file__\n" + "\n".join(map(script, WITH_CODE))
+    done = run(whole, folder, here)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not (tmp_path / "site" / "build").exists(), "nothing is written where packages are installed"
