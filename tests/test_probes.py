@@ -589,7 +589,7 @@ def test_when_a_probe_is_due():
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("spraed", "Unknown probe 'spraed' .did you mean 'spread'...; the known ones are: augmented, balance,"),
+        ("spraed", "Unknown probe 'spraed' .did you mean 'spread'..; the known ones are: augmented, balance,"),
         ("hessian(top=0)", "at least 1"),
         ("spread(every=0)", "counts rounds"),
         ("cosines(rounds=(0, 1))", "round numbers"),
