@@ -119,7 +119,7 @@ class Page:
 
     def label(self, method: str) -> str:
         """What a method is called on the page."""
-        known = {name: entry[0] for name, entry in settings.names()["methods"].items()}
+        known = {name: entry[0] for kind in ("variants", "methods") for name, entry in settings.names()[kind].items()}
         one = lambda m: known.get(m, known.get(m.removeprefix("fed"), m))  # noqa: E731
         return self.labels.get(method) or " + ".join(one(m) for m in method.split("+"))
 
