@@ -64,4 +64,5 @@ def picture(claims: list[dict]) -> str:
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str = "start", weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>'
+    look = f'fill="{colour}" text-anchor="{anchor}" font-weight="{weight}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{escape(text)}</text>'
