@@ -113,7 +113,7 @@ class Misbehave(Weighting):
 FIVE = {
     "raises": r"ValueError: no such weight \(misbehave.py, line \d+\)",
     "exits": "tried twice: its process ended, exit code 3",
-    "sleeps": "tried twice: no round was finished within 20 seconds",
+    "sleeps": "tried twice: no round was finished within 30 seconds",
     "eats": r"tried twice: RuntimeError: .*can't allocate memory.*, out of memory: fewer --jobs",
     "leaves": r"OSError: left a thread \(misbehave.py, line \d+\)",
 }
@@ -124,7 +124,7 @@ OTHERS = {
     "interrupts": "KeyboardInterrupt",
     "pickles": "Unpicklable: 1 and 2",
     "silent": "Silent: it cannot say why",
-    "stops": "tried twice: no round was finished within 20 seconds",
+    "stops": "tried twice: no round was finished within 30 seconds",
     "crashes": "tried twice: its process was killed by signal 11",
     "closes": "tried twice: its process ended",
 }
@@ -141,7 +141,7 @@ if __name__ == "__main__":
     specs = [tiny.replace(seed=seed) for seed in range(int(good))]
     specs += [tiny.replace(algorithm=f"misbehave(way={way})") for way in ways]
     try:
-        run(specs, jobs=4, engine=partial(train_all, stall=20) if engine == "processes" else Ray(engine, stall=20))
+        run(specs, jobs=4, engine=partial(train_all, stall=30) if engine == "processes" else Ray(engine, stall=30))
     except FedlibError as error:
         print(error)
 """

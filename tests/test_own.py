@@ -115,7 +115,7 @@ def test_changed_data_of_a_plugin_is_run_again(tmp_path, shell):
 
 
 def test_a_bare_layer_is_one_layer():
-    assert [layer.name for layer in Layout.of_model(nn.Linear(2, 2)).layers] == ["model"]
+    assert [layer.name for layer in Layout.of_model(nn.Linear(2, 2)).layers] == ["layer"]
 
 
 def test_an_edited_class_makes_another_run():

@@ -63,7 +63,7 @@ class Layout:
             start = ends[buffer]
             ends[buffer] = start + math.prod(shape)
             last = channels_last and not buffer and len(shape) == 4
-            module = name.rpartition(".")[0] or ("model" if bare else name)
+            module = name.rpartition(".")[0] or ("layer" if bare else name)
             self.entries.append(Entry(name, shape, dtype, buffer, slice(start, ends[buffer]), module, last))
         self.size, self.buffer_size = ends[False], ends[True]
 

@@ -1,11 +1,12 @@
 """How far apart clients' data are, by optimal transport, and how uneven their classes are."""
 
 import numpy as np
-import ot
 
 
 def transport(a: np.ndarray, b: np.ndarray, extra: np.ndarray | None = None) -> float:
     """W_2 of two samples: the root of the least mean squared distance (plus ``extra``) of moving one onto the other."""
+    import ot  # with SciPy, scikit-learn and pandas: only where a distance is asked for
+
     cost = ot.dist(a, b)  # squared Euclidean
     return float(max(ot.emd2(ot.unif(len(a)), ot.unif(len(b)), cost if extra is None else cost + extra), 0.0)) ** 0.5
 

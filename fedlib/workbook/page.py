@@ -124,7 +124,7 @@ class Page:
 
     def label(self, method: str) -> str:
         """What a method is called on the page."""
-        known = {name: entry[0] for name, entry in settings.names()["methods"].items()}
+        known = {name: entry[0] for kind in ("variants", "methods") for name, entry in settings.names()[kind].items()}
         one = lambda m: known.get(m, known.get(m.removeprefix("fed"), m))  # noqa: E731
         return self.labels.get(method) or " + ".join(one(m) for m in method.split("+"))
 
@@ -199,6 +199,12 @@ class Page:
         mine = [ours] if isinstance(ours, str) else list(ours)
         every = among or dict.fromkeys(key[self.names.index("method")] for key in self.jobs)
         return self.over(ours, [m for m in every if m not in mine], **where)
+
+    def pool(self, effects: Mapping[str, Effect]) -> Effect:
+        """Several effects as one, such as what a method adds to each of its bases; every one has cells of its own."""
+        both = [{k: getattr(e, n) for k, e in effects.items()} for n in ("values", "reported")]
+        values, theirs = (pd.concat(p, names=["of"]) if any(v is not None for v in p.values()) else None for p in both)
+        return Effect(values, tuple(dict.fromkeys(m for e in effects.values() for m in e.methods)), theirs)
 
     def level(self, method: str, **where) -> Effect:
         """Our accuracy minus the paper's, by cell and seed (for claims of the kind level)."""

@@ -28,6 +28,7 @@ def style(method: str) -> dict:
     name = parts[0][0]
     code = zlib.crc32(name.encode())  # a method not listed above still looks the same on every page
     known = names()["methods"] | names()["variants"]
+    known |= {f"fed{method}": look for method, look in known.items() if f"fed{method}" not in known}  # fedawa is awa
     _, colour, marker, line = known.get(name, ("", code % 10, code // 10 % 10, code // 100 % 4))
     if len(parts) > 1:
         line = (line + 1) % len(LINES)
