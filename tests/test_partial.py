@@ -358,12 +358,15 @@ def test_a_page_is_drawn_from_half_done_runs(shell, tmp_path, notebook):
     half(specs[2], store, 4)
     drawn = shell(*call, "--hours", 0)
     assert drawn.returncode == 0 and "1 notebook regenerated" in drawn.stdout
-    assert "Half done: compared after 3 of 9 rounds" in (tmp_path / "out/smoke/mine/table01_tiny.ipynb").read_text()
+    assert (
+        "Half done: compared after 3 of 9 rounds"
+        in (tmp_path / "out/smoke,rounds=9/mine/table01_tiny.ipynb").read_text()
+    )
     assert {store.get(s.id).rounds_done for s in specs} == {3, 4, 5}
     assert shell(*call).returncode == 0 and {store.get(s.id).rounds_done for s in specs} == {3, 4, 5}
     ended = shell(*call, "--finish")
     assert ended.returncode == 0 and {store.get(s.id).status for s in specs} == {"ok"}
-    assert "Half done" not in (tmp_path / "out/smoke/mine/table01_tiny.ipynb").read_text()
+    assert "Half done" not in (tmp_path / "out/smoke,rounds=9/mine/table01_tiny.ipynb").read_text()
     assert [numbers(store.get(s.id)) for s in specs] == [numbers(simulate(s)) for s in specs]
 
 
