@@ -14,7 +14,7 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.runs.execute import simulate
 from fedlib.runs.record import Record
-from fedlib.workbook import fedlaw_plots, frames, plots, reported, settings, tables
+from fedlib.workbook import frames, plots, reported, settings, tables
 from fedlib.workbook import notebooks as workbook
 from fedlib.workbook.statistics import interval
 from fedlib.workbook.tables import show_table
@@ -411,13 +411,3 @@ def test_indicators_are_read_in_the_middle_of_training():
     long = frames.probe_long(runs, names, "balance", {"step": "the step", "r_law": "r"})
     assert long.query("quantity == 'r'")["value"].tolist() == probe["r_law"]
     assert list(dict.fromkeys(long["quantity"])) == ["the step", "r"]
-
-
-def test_what_is_added_to_a_base_is_paired_and_beside_the_paper():
-    index = pd.MultiIndex.from_product([["a"], [1], ["x", "y"], [8, 9]], names=["data", "alpha", "method", "seed"])
-    scores = pd.Series([10.0, 20.0, 11.0, 23.0], index=index)
-    told = {("b", 1, "x"): 50.0, ("b", 1, "y"): 54.0, ("b", 100, "x"): 1.0, ("b", 100, "y"): 2.0}
-    added = fedlaw_plots.over_base(scores, told, "x", str.upper)
-    assert added.query("method == 'A, here'")["gain"].tolist() == [1, 3]
-    assert added.query("method == 'B, reported'")["gain"].tolist() == [4], "an alpha that was not run is left out"
-    assert set(added["option"]) == {"y"}

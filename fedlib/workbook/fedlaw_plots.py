@@ -1,19 +1,14 @@
-"""What FedLAW's pages share: figures of adaptive GWS, sweeps of a setting, its learning curves and what it learns."""
+"""What FedLAW's figures share: what adaptive GWS adds, learning curves and what they claim."""
 
 import numpy as np
 import pandas as pd
 
 from fedlib.workbook import frames, plots
 from fedlib.workbook.claims import Effect
+from fedlib.workbook.fedlaw_tables import sweep
 from fedlib.workbook.page import Page, select
 from fedlib.workbook.statistics import best_on_other_seeds
 from fedlib.workbook.tables import at, show_table, summary
-
-
-def sweep(page: Page) -> pd.DataFrame:
-    """One row per run: accuracy (last ten rounds) and the probe balance's numbers in the middle of training."""
-    accuracy = frames.scores(page.records, page.names, accuracy=lambda c: frames.last(c, 10))
-    return accuracy.join(frames.probe_means(page.records, page.names, "balance"))
 
 
 def show_gws(page: Page, x: str, xlabel: str, caption: str) -> pd.DataFrame:
@@ -41,34 +36,6 @@ def show_gws(page: Page, x: str, xlabel: str, caption: str) -> pd.DataFrame:
     title = "Adaptive GWS; the three norms from the lowest seed to the highest"
     show_table(shown.rename(columns=words), title, fold=True)
     return gws
-
-
-def show_sweep(page: Page, reported: dict, xlabel: str, caption: str) -> pd.DataFrame:
-    """FedAvg, adaptive GWS and its gamma against a varied setting (FedLAW Tables 2, 10); returns ``sweep``.
-
-    The grid has "alpha", "level" (text), "method" and "seed"; ``reported`` is the paper's, by (alpha, level, quantity).
-    """
-    print(frames.describe_runs(page.records, page.names))
-    result = sweep(page)
-    text = summary(result[["accuracy"]], limits=(0, 100)).join(summary(result[["gamma"]], 4))
-    ran = dict.fromkeys(result.index.get_level_values("alpha"))
-    levels = sorted({level for _, level, _ in reported} | set(result.index.get_level_values("level")), key=float)
-    quantities = {"FedAvg": ("fedavg", "accuracy"), "GWS": ("gws", "accuracy"), "gamma": ("gws", "gamma")}
-    for alpha in ran:
-        rows = []
-        for quantity, (method, column) in quantities.items():
-            mine = text[column].xs((alpha, method), level=("alpha", "method")).droplevel("data")
-            rows.append([f"{quantity}, here", *(mine.get(level) for level in levels)])
-            rows.append([f"{quantity}, reported", *(reported.get((alpha, level, quantity)) for level in levels)])
-        show_table(pd.DataFrame(rows, columns=[xlabel, *levels]), at(alpha))
-    long = result.reset_index()
-    alphas = long["alpha"].map(at)
-    learned = long["method"] == "gws"
-    parts = [long.assign(panel="accuracy (%), " + alphas, value=long["accuracy"])]
-    parts.append(long.assign(panel="learned gamma", value=long["gamma"], method=alphas)[learned])
-    figure = plots.dots(pd.concat(parts), by="panel", x="level", value="value", xlabel=xlabel, sharey=False)
-    page.figure(figure, caption)
-    return result
 
 
 def show_rounds(page: Page) -> pd.DataFrame:
@@ -116,37 +83,3 @@ def steadiness(scores: pd.DataFrame, **where) -> dict[str, Effect]:
         "kept": Effect(select(kept, {"method": "law"}).droplevel("method"), ("law",)),
         "steady": Effect(rough["fedavg"] - rough["law"], ("law", "fedavg")),
     }
-
-
-def show_learned(page: Page) -> None:
-    """What the runs of FedLAW learn: gamma in the middle of training, and the weight lambda takes from the data sizes.
-
-    The latter is half the sum of |lambda_k - size_k|, mean over the rounds: 0 is FedAvg, 1 is as far as it can be.
-    """
-    names = list(page.names)
-    gamma = frames.scores(page.records, names, "gamma", gamma=frames.middle)
-    lam = frames.weights(page.records, names)
-    lam["weight moved"] = (lam["weight"] - lam["size"]).abs() / 2
-    moved = lam.groupby([*names, "round"], sort=False)["weight moved"].sum().groupby(names, sort=False).mean()
-    shown = summary(gamma.join(moved), 3).reset_index()
-    shown = shown.assign(data=shown["data"].map(page.title), method=shown["method"].map(page.label))
-    shown[names[1]] = shown[names[1]].map(at)
-    show_table(shown, "What FedLAW learns", fold=True)
-
-
-def over_base(scores: pd.Series, reported: dict, base: str, title) -> pd.DataFrame:
-    """What every method adds to ``base``, ours by seed and the paper's, one row each: for ``plots.dots`` by alpha."""
-    gains = scores.unstack("method").pipe(lambda wide: wide.sub(wide[base], axis=0)).drop(columns=base)
-    methods = [m for m in dict.fromkeys(scores.index.get_level_values("method")) if m != base]
-    rows = [
-        (at(alpha), f"{title(data)}, here", m, seed, line[m])
-        for (data, alpha, seed), line in gains.iterrows()
-        for m in methods
-    ]
-    alphas = gains.index.unique("alpha")
-    rows += [
-        (at(alpha), f"{title(data)}, reported", m, 0, value - reported[data, alpha, base])
-        for (data, alpha, m), value in reported.items()
-        if alpha in alphas and m in methods
-    ]
-    return pd.DataFrame(rows, columns=["alpha", "method", "option", "seed", "gain"])
