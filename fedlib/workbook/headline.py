@@ -50,10 +50,11 @@ def _levels(page, runs: dict) -> str:
 
 
 def differences(page) -> pd.DataFrame:
-    """Every field in which a run differs from the nearest of the paper's own, once for every panel."""
+    """Every field in which a run differs from the paper's own of its key, or else the nearest, once for every panel."""
     unstated, rows = settings.unstated(page.paper, page.exhibit), {}
     for key, grade in page.evidence.grades.items():
-        here, there = fields_of(page.jobs[key]), fields_of(grade.own) if grade.own else {}
+        own = page.paper_grid.get(key, grade.own)
+        here, there = fields_of(page.jobs[key]), fields_of(own) if own else {}
         where = dict(zip(page.names, key, strict=True))
         panel = page.title(where.get("data") or where.get("panel") or str(key[0]))
         for name in here:

@@ -106,6 +106,11 @@ class Page:
         """The arguments of ``RunSpec`` that the paper fixes for ``panel``, as the scale changes them."""
         return settings.setting(self.paper, panel, scale or self.scale)
 
+    def spec(self, panel: str, scale: str, environment: str | None = None, model: str = "", **fields) -> RunSpec:
+        """The run of a panel, in an environment of the paper; ``model`` follows the network's name: (bias=False)."""
+        here = self.setting(panel, scale) | (settings.environments(self.paper)[environment] if environment else {})
+        return RunSpec(**here | {"model": here["model"] + model} | fields)
+
     def run(self, grid: dict) -> dict:
         """The records of the grid, by its keys. Those that exist are read; only missing ones are trained."""
         from fedlib.runs.engine import run
