@@ -232,10 +232,6 @@ def test_a_claim_that_is_written_wrongly_is_refused(monkeypatch, entry, message)
 
 
 UNCONVERTED = """
-fedawa/figure03_ideal_vector fedawa/figure05_clients_participation_epochs fedawa/figure06_modularity
-fedawa/figure07_weights_and_data fedawa/figure08_partitions fedawa/table01_main_results
-fedawa/table02_aggregation_time fedawa/table03_architectures fedawa/table04_effect_of_optimisation
-fedawa/table05_alignment_term fedawa/table06_long_tail fedawa/table07_digit_domains fedawa/table08_text
 feddw/figure04_weight_norms feddw/figure05_features_and_rows feddw/figure06_strength feddw/figure07_learning_curves
 feddw/figure08_soft_labels_relations feddw/table01_main_comparison feddw/table02_scalability feddw/table03_epoch_time
 feddw/table04_compatibility fedlap/figure02_mnist_stragglers fedlap/figure03_fashion_mnist_stragglers

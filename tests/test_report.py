@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from fedlib.core.errors import FedlibError
-from fedlib.workbook import report
+from fedlib.workbook import headlines, report
 from fedlib.workbook.claims import Claim, adjusted
 from fedlib.workbook.evidence import OWN, STAND_IN
 from fedlib.workbook.notebooks import find
@@ -66,3 +66,9 @@ def test_the_table_replaces_the_one_before_it_and_nothing_else():
 def test_every_page_has_what_the_committed_notebooks_say(path):
     page = path.read_text(encoding="utf-8")
     assert page == report.replaced(page, report.pages()[path]), "run: fedlib report --update"
+
+
+def test_the_first_picture_shows_the_papers_main_claims_as_they_stand():
+    drawn = headlines.picture(report.gather(find()))
+    assert headlines.PATH.read_text(encoding="utf-8") == drawn, "run: fedlib report --update"
+    assert drawn.count("<circle") == 5 and "FedDW" in drawn

@@ -7,9 +7,9 @@ import click
 from fedlib.cli.options import Command, complete_notebook, json_option, print_json
 from fedlib.core.paths import ROOT, require_clone
 from fedlib.runs.store import committed
+from fedlib.workbook import headlines, scaffold
 from fedlib.workbook import notebooks as pages
 from fedlib.workbook import report as board
-from fedlib.workbook import scaffold
 from fedlib.workbook import site as static_site
 from fedlib.workbook.claims import Claim
 from fedlib.workbook.tables import effect_text, verdict_text
@@ -58,6 +58,7 @@ def report(update, as_json):
     if update:
         for path, text in board.pages().items():
             board.put(text, path)
+        headlines.PATH.write_text(headlines.picture(claims), encoding="utf-8")
         return click.echo(f"README.md, papers/claims.md and the reading guides are current: {board.sentence(claims)}.")
     click.echo(board.every(claims))
 

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from fedlib.workbook import report
+from fedlib.workbook import headlines, report
 from fedlib.workbook.claims import NONE
 from fedlib.workbook.notebooks import Notebook
 from fedlib.workbook.site.charts import against_reported, comparable, forest, legend
@@ -20,6 +20,9 @@ def landing(notebooks: list[Notebook], claims: list[dict]) -> str:
         "sentence with a computed verdict, and every verdict says what it stands on.", "",
         doors(), "",
         "## What was reported, and what came out", "",
+        f'<figure class="headlines">{headlines.picture(claims)}</figure>', "",
+        "One claim of each paper that stands for it; the dot is full at the paper's own setting, hollow below it. All claims with",
+        "a number in points of accuracy:", "",
         '<div class="panels">', panels, "</div>", legend(), "",
         "Each point is a claim with a number in points of accuracy; it leads to its page. On the diagonal our effect is the",
         "paper's; above zero it is on the claimed side. Bars are 95% intervals over seeds; what lies outside a panel is drawn",
