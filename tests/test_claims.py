@@ -231,27 +231,6 @@ def test_a_claim_that_is_written_wrongly_is_refused(monkeypatch, entry, message)
         definitions("p")
 
 
-UNCONVERTED = """
-feddw/figure04_weight_norms feddw/figure05_features_and_rows feddw/figure06_strength feddw/figure07_learning_curves
-feddw/figure08_soft_labels_relations feddw/table01_main_comparison feddw/table02_scalability feddw/table03_epoch_time
-feddw/table04_compatibility fedlap/figure02_mnist_stragglers fedlap/figure03_fashion_mnist_stragglers
-fedlap/figure04_cifar10_stragglers fedlaw/figure01_fixed_gamma_curves fedlaw/figure02_local_epochs
-fedlaw/figure03_dynamics fedlaw/figure04_final_models fedlaw/figure05_coherence_attentive
-fedlaw/figure06_coherence_gws fedlaw/figure07_heterogeneity_coherence fedlaw/figure08_participation_and_proxy
-fedlaw/figure09_heterogeneity fedlaw/figure10_norm_and_curvature fedlaw/figure11_ratio fedlaw/figure12_three_clients
-fedlaw/figure13_hybrid_partition fedlaw/figure14_server_training fedlaw/figure15_curves_fashion_mnist
-fedlaw/figure16_curves_cifar10 fedlaw/figure17_curves_cifar100 fedlaw/table01_fixed_gamma
-fedlaw/table02_local_weight_decay fedlaw/table03_main_results fedlaw/table04_more_clients fedlaw/table05_architectures
-fedlaw/table06_long_tailed_proxy fedlaw/table07_long_tailed_clients fedlaw/table08_corrupted_clients
-fedlaw/table09_fixed_gamma_alphas fedlaw/table10_server_learning_rate fedlaw/table11_size_or_balance
-fedlws/figure01_observations fedlws/figure03_layer_and_model_wise fedlws/figure04_clients_epochs_participation
-fedlws/figure05_data_and_updates fedlws/figure06_beta fedlws/figure07_spread_and_ratio fedlws/figure08_histogram_cnn
-fedlws/figure09_gamma_layers fedlws/figure10_curves fedlws/figure11_partitions fedlws/table01_main_results
-fedlws/table03_aggregation_time fedlws/table12_factor_by_layer library/data_sets library/flower synthesis/all_methods
-synthesis/bn_counters synthesis/combine synthesis/metric synthesis/weights_or_uniformity
-"""
-
-
 def test_claims_and_effects_match_one_to_one_over_all_pages():
     shown = [claim["id"] for nb in find() for claim in nb.claims]
     assert len(shown) == len(set(shown)), "a claim is judged once"
@@ -259,7 +238,7 @@ def test_claims_and_effects_match_one_to_one_over_all_pages():
         id: claim for path in PAPERS.glob("*/claims.yaml") for id, claim in definitions(path.parent.name).items()
     }
     assert set(shown) <= set(written)
-    converted = [nb for nb in find() if nb.name not in UNCONVERTED.split()]
+    converted = find()
     assert [nb.name for nb in converted if not nb.claims] == []
     done = {(c["paper"], c["exhibit"]) for nb in converted for c in nb.claims}
     judged = {c["id"] for nb in converted for c in nb.claims}
@@ -272,8 +251,7 @@ def test_claims_and_effects_match_one_to_one_over_all_pages():
 
 def test_the_first_cell_says_what_the_page_stands_on():
     for nb in find():
-        if nb.name not in UNCONVERTED.split():
-            assert f"\n> {nb.headline}\n" in nb.node.cells[0].source, f"run: fedlib run {nb.name} --update"
+        assert f"\n> {nb.headline}\n" in nb.node.cells[0].source, f"run: fedlib run {nb.name} --update"
 
 
 def test_no_claim_below_own_is_called_reproduced():

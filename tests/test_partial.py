@@ -11,7 +11,6 @@ import sys
 import time
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from conftest import FEDLIB, write_notebook
@@ -27,7 +26,8 @@ from fedlib.runs.execute import keep, run_one, simulate
 from fedlib.runs.partial import common_rounds, how_far
 from fedlib.runs.record import Record, checksum
 from fedlib.runs.store import Store, committed, default_store
-from fedlib.workbook import frames, paper
+from fedlib.workbook import frames
+from fedlib.workbook.page import Page
 
 SPEC = RunSpec(
     dataset="digits", model="mlp(hidden=8)", partition="shards(per_client=2)", algorithm="fedlap", participation=0.5,
@@ -297,11 +297,11 @@ def test_methods_are_compared_at_the_last_round_all_have_reached(page):
 
 
 def test_a_table_and_its_gains_stand_half_done(page, capsys):
-    titles, labels = {"digits": "Digits"}, {"fedavg": "FedAvg", "fedprox": "FedProx"}
-    result = paper.show_accuracy(page, NAMES, {}, labels, titles)
-    paper.show_gains(result, {}, [("fedprox", "fedavg")], labels, titles, "points")
+    here = Page("synthesis.transfer", "laptop", [1, 2])
+    here.jobs, here.records = {key: record.spec for key, record in page.items()}, page
+    here.table()
+    here.gains(over="fedavg")
     assert "(in 1 of 2)" in capsys.readouterr().out
-    assert isinstance(result, pd.DataFrame)
 
 
 def test_where_nothing_is_half_done_nothing_changes(whole):

@@ -24,7 +24,7 @@ WARM = [
     __name__, "ipykernel.ipkernel", "ipykernel.kernelapp", "ipykernel.debugger", "IPython.core.oinspect",
     "matplotlib.backends.backend_agg", "pandas.io.formats.string", "PIL.PngImagePlugin", "scipy.optimize",
     "scipy.stats", "seaborn", "torch", "fedlib.cli", "fedlib.runs.engine", "fedlib.workbook.claims",
-    "fedlib.workbook.page", "fedlib.workbook.paper", "fedlib.workbook.plots",
+    "fedlib.workbook.page", "fedlib.workbook.plots",
 ]  # fmt: skip
 
 

@@ -120,8 +120,7 @@ class Notebook:
         """What the executed notebook says of the paper's claims; empty before it was executed."""
         from fedlib.workbook.claims import MIME
 
-        # Pages that are not converted yet show claims without a grade, which count nowhere.
-        return [claim for found in shown(self.node, MIME) for claim in found if "grade" in claim]
+        return [claim for found in shown(self.node, MIME) for claim in found]
 
     @property
     def headline(self) -> str:
