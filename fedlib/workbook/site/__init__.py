@@ -18,7 +18,7 @@ from fedlib.workbook.settings import names
 from fedlib.workbook.site import explorer, landing, methods, pages, pictures
 
 SOURCES = ("fedlib", "papers", "notebooks", "benchmarks", "docs")  # what pages link to, beside other pages
-KEPT = (".py", ".yaml", ".png", ".md", ".json")
+KEPT = (".py", ".yaml", ".png", ".svg", ".md", ".json")
 SCRIPT = "tex-chtml.js"  # the one of MathJax that pages load
 
 
