@@ -42,6 +42,7 @@ class AWA(Weighting):
     granularity: Literal["model", "layer"] = "model"  # layer is FedAWA-L
     rule: Literal["optimise", "cosine"] = "optimise"
     normalise: Literal["relu", "softmax"] = "relu"  # of the cosines; the paper does not say
+    sized: bool = False  # whether the cosines' weights are multiplied by those before them, such as sizes
     alignment: Literal["cosine", "euclidean", "none"] = "cosine"  # d of Eq. 3 (Table 5)
     sign: Literal["minimise", "maximise"] = "minimise"  # of the first term; released code maximised it until April 2025
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -73,10 +74,10 @@ class AWA(Weighting):
         """FedAWA-COS (Table 4): lambda_k from cos(tau_k, tau_g), with tau_g by the weights before."""
         along = times(p.gram, lam)
         cos = along / (norms(p) * dot(lam, along)).clamp(min=TINY).sqrt()
-        if self.normalise == "softmax":
-            return cos.softmax(1)
-        total = cos.relu().sum(1, keepdim=True)
-        return torch.where(total > 0, cos.relu() / total, lam)  # without any update there is nothing to go by
+        found = cos.softmax(1) if self.normalise == "softmax" else cos.relu()
+        found = found * lam if self.sized else found
+        total = found.sum(1, keepdim=True)
+        return torch.where(total > 0, found / total, lam)  # without any update there is nothing to go by
 
     def optimise(self, r: Round, p: Products, start: Tensor) -> Tensor:
         """Eqs. 3 and 4: lambda after the last step."""

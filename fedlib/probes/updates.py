@@ -17,6 +17,7 @@ from fedlib.algorithms.lws import spread
 from fedlib.core.errors import Diverged, FedlibError
 from fedlib.core.layout import gather
 from fedlib.core.registry import written
+from fedlib.models.base import evaluate
 from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, load_weights, round_significant, shares
 
 
@@ -58,6 +59,49 @@ class Balance(Probe):
             "shrink": shrink,
             "r_lws": shrink / step if step > 0 else float("nan"),
             "r_law": step / shrink if shrink > 0 else float("nan"),
+        }
+
+
+@PROBES.register("server_step")
+class ServerStep(Probe):
+    """How far the server's own part takes the model from the clients' average, beside the step of that average.
+
+    ``average`` is ||mean - w||, ``added`` is ||new - mean|| (FedDyn's h / alpha, say) and ``weights`` is ||w||.
+    """
+
+    every: int | None = 1
+
+    def measure(self, fed, r: Round) -> dict:
+        mean = averaged(r)
+        lengths = {"average": mean - r.theta, "added": r.aggregate - mean, "weights": r.theta}
+        return {name: float(vector.norm()) for name, vector in lengths.items()}
+
+
+@PROBES.register("losses")
+class Losses(Probe):
+    """What FedLWS's Appendix D compares: every client's model on its own samples, the new global model on all of them.
+
+    ``tau`` is Eq. 4's mean of ||g_k - g_mean||, ``squared`` Appendix D's, of the squares; ``norm`` is the new model's.
+    """
+
+    def work(self, spec, train: int, test: int) -> float:
+        return 0.7 * train
+
+    def measure(self, fed, r: Round) -> dict:
+        def loss(theta: Tensor, buffers: Tensor, rows: Tensor) -> float:
+            load_weights(fed, theta, buffers)
+            return evaluate(fed.flat.model, gather(fed.x, rows), fed.y[rows])[1]
+
+        each = [loss(*sent, fed.indices[k]) for *sent, k in zip(r.thetas, r.client_buffers, r.ids, strict=True)]
+        whole = loss(r.aggregate, r.aggregate_buffers, torch.cat(fed.indices))
+        apart = spread(r.thetas)
+        return {
+            "clients": round_significant([each[k] for k in by_id(r)]),
+            "global": whole,
+            "test": evaluate(fed.flat.model, fed.x_test, fed.y_test)[1],
+            "tau": float(apart.mean()),
+            "squared": float(apart.square().mean()),
+            "norm": float(r.aggregate.norm()),
         }
 
 
