@@ -114,6 +114,19 @@ def test_cosine_rule_by_hand():
     torch.testing.assert_close(layers[:, 0], torch.tensor([0.0, 0.5, 0.5]))
 
 
+def test_cosines_times_sizes_by_hand():
+    # tau = (1, 0), (0, 1) with sizes 1 and 3: tau_g = (1, 3) / 4, cosines 1 and 3 over the root of 10.
+    start, clients = states([0.0, 0.0, 1.0]), states([1.0, 0.0, 1.0], [0.0, 1.0, 1.0])
+    given = {
+        rule: fedlib.aggregate(f"awa(rule=cosine, {rule})", *start, clients, [1, 3]).weights
+        for rule in ("sized=False", "sized=True", "normalise=softmax, sized=True")
+    }
+    torch.testing.assert_close(given["sized=False"], torch.tensor([0.25, 0.75]))
+    torch.testing.assert_close(given["sized=True"], torch.tensor([0.1, 0.9]))  # 1 x 1 to 3 x 3
+    soft = torch.tensor([1.0, 3.0]) * (torch.tensor([1.0, 3.0]) / 10**0.5).exp()
+    torch.testing.assert_close(given["normalise=softmax, sized=True"], soft / soft.sum())
+
+
 def test_layers_are_optimised_apart_and_averaged_apart():
     r = make_round()
     global_state = {"a.weight": r.theta[:6].view(3, 2), "b.weight": r.theta[6:]}

@@ -122,6 +122,38 @@ def test_spread_by_hand():
     assert measure("spread", r) == {"tau": pytest.approx(10 / 3)}  # 5, 5 and 0 from the plain mean
 
 
+def test_server_step_by_hand():
+    r = after("gamma(gamma=0.5)", [3.0, 4.0, 0.0], [[3.0, 4.0, 10.0], [3.0, 4.0, 14.0]])  # average (3, 4, 12), then half
+    assert measure("server_step", r) == pytest.approx({"average": 12.0, "added": 6.5, "weights": 5.0})
+    assert measure("server_step", after("fedavg", [3.0, 4.0, 0.0], [[0.0, 0.0, 0.0]]))["added"] == 0
+
+
+def test_server_step_of_feddyn_is_the_sum_of_all_drifts():
+    """h / alpha is minus the sum of all rounds' mean updates, whatever alpha is (everybody takes part)."""
+    spec = TINY.replace(algorithm="feddyn(alpha=0.3)", rounds=1, probes="server_step(every=1)", partition="iid")
+    found = simulate(spec).probe("server_step(every=1)")
+    assert found["added"] == pytest.approx(found["average"], rel=1e-5), "in round 1 that sum is the update itself"
+
+
+def test_losses_are_those_of_evaluation():
+    fed, r = federated(TINY)
+    found = measure("losses", r, fed)
+    flat = fed.flat
+    for k, theta in enumerate(r.thetas):
+        flat.theta.copy_(theta)
+        x, y = fed.x[fed.indices[k]], fed.y[fed.indices[k]]
+        assert found["clients"][k] == pytest.approx(float(F.cross_entropy(flat.model(x), y)), rel=1e-3)
+    flat.theta.copy_(r.aggregate)
+    everyone = torch.cat(fed.indices)
+    whole = F.cross_entropy(flat.model(fed.x[everyone]), fed.y[everyone])
+    assert found["global"] == pytest.approx(float(whole), rel=1e-5)
+    assert found["test"] == pytest.approx(float(F.cross_entropy(flat.model(fed.x_test), fed.y_test)), rel=1e-5)
+    apart = (r.thetas - r.thetas.mean(0)).norm(dim=1)
+    assert found["tau"] == pytest.approx(float(apart.mean()), rel=1e-5)
+    assert found["squared"] == pytest.approx(float(apart.square().mean()), rel=1e-5)
+    assert found["norm"] == pytest.approx(float(r.aggregate.norm()), rel=1e-6)
+
+
 def test_balance_by_hand():
     clients = [[3.0, 4.0, 10.0], [3.0, 4.0, 14.0]]  # average (3, 4, 12): a step of 12 along the last
     half = measure("balance", after("gamma(gamma=0.5)", [3.0, 4.0, 0.0], clients))
