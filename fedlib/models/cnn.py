@@ -87,7 +87,7 @@ class CNNFmnistNet(Net):
 class CNNFmnist:
     """Three convolutions with batch norm and the classifier; 39,786 parameters on FashionMNIST."""
 
-    about = "3 conv with BN + 1 fc: the FashionMNIST CNN of FedLWS and FedAWA"
+    about = "3 conv with BN + 1 fc: for FashionMNIST in the code of FedLWS and FedAWA, not in their texts"
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         image(self.name, shape, smallest=12)
