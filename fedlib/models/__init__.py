@@ -9,11 +9,11 @@ from torch import nn
 from fedlib.core.errors import FedlibError
 from fedlib.core.random import torch_seed
 from fedlib.core.registry import code_revision
-from fedlib.models import cnn, densenet, mlp, mobile, resnet, text, vit
+from fedlib.models import cnn, densenet, mlp, mobile, projected, resnet, text, vit
 from fedlib.models.base import MODELS, Net
 
 __all__ = ["MODELS", "Net", "build", "made", "register_model"]
-FAMILIES = (cnn, densenet, mlp, mobile, resnet, text, vit)  # importing them fills the registry
+FAMILIES = (cnn, densenet, mlp, mobile, projected, resnet, text, vit)  # importing them fills the registry
 
 
 def build(text: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
