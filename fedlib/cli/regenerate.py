@@ -33,20 +33,23 @@ from fedlib.workbook import report as board
 @click.command(cls=Command)
 @notebook_options
 @jobs_option
+@click.option("--runs", "each", is_flag=True, help="List every run that is left, in the order of the plan.")
 @json_option
-def plan(names, scale, parameters, jobs, as_json):
+def plan(names, scale, parameters, jobs, each, as_json):
     """What notebooks need and the store lacks: missing and half-done runs, with an estimate of the time left.
 
     \b
     fedlib plan
     fedlib plan fedlap/figure04* --scale paper
     fedlib plan --scale paper -p seeds 1,2,3,4,5
+    fedlib plan synthesis/headlines --scale paper --runs      what is left at the papers' own settings
     """
-    store, rows, left, gpu, done = default_store(), [], {}, {}, {}
+    store, rows, left, gpu, done, jobs_left = default_store(), [], {}, {}, {}, {}
     for nb, changes in selection(names, scale, parameters):
         grid = list(nb.plan(changes).values())
         refuse_damaged(store, {spec.id for spec in grid})
         todo = runs.missing(grid, store, finish=True)
+        jobs_left |= {spec.id: spec for spec in todo}
         done |= {spec.id: rounds_done(spec, store) for spec in todo if spec.id not in done}
         share = {spec: 1 - done[spec.id] / spec.rounds for spec in todo}
         times = {spec.id: estimate(spec) * share[spec] for spec in todo}
@@ -63,6 +66,9 @@ def plan(names, scale, parameters, jobs, as_json):
     total["seconds"] = max(max(left.values(), default=0), total["core_seconds"] / jobs)
     if as_json:
         return print_json(dict(notebooks=rows, total=total, ids=sorted(done), rounds_done=half))
+    if each:
+        heads = ("id", "dataset", "partition", "model", "algorithm", "seed", "rounds", "of", "core time", "GPU time")
+        print_table([heads, *(line_of(spec, done[id], left[id], gpu[id]) for id, spec in jobs_left.items())])
     table = [(r["notebook"], r["scale"], r["runs"], r["missing"], r["half_done"]) for r in rows]
     times = [(pages.duration(r["seconds"]), pages.duration(r["gpu_seconds"])) for r in rows]
     heads = ("notebook", "scale", "runs", "missing", "half done", "core time", "GPU time")
@@ -71,6 +77,13 @@ def plan(names, scale, parameters, jobs, as_json):
     what = f"{counted(total['missing'], 'distinct run')} to train"
     what += f" and {len(half)} to go on with, of which {counted(sum(half.values()), 'round')} are done" if half else ""
     click.echo(f"{what}; about {time} with {counted(jobs, 'job')}, or by a rule of thumb {on_gpu} on one GPU.")
+
+
+def line_of(spec, done: int, seconds: float, on_gpu: float) -> tuple:
+    """A run or measurement that is left, as a row: what it is, how far it is, how long the rest may take."""
+    what = [getattr(spec, name, "") for name in ("dataset", "partition", "model", "algorithm", "seed")]
+    what[3] = what[3] or getattr(spec, "text", "")
+    return spec.id, *what, done, getattr(spec, "rounds", 0), pages.duration(seconds), pages.duration(on_gpu)
 
 
 @click.command(cls=Command)

@@ -2,7 +2,7 @@
 
 import fnmatch
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fedlib.core.errors import FedlibError, meant, quoted
 from fedlib.core.spec import RunSpec
@@ -25,6 +25,12 @@ def known_ids(store: Store, own: bool = False) -> list[str]:
     """Of the store, and of what stands behind it unless ``own``."""
     behind = store.behind.ids() if store.behind and not own else []
     return sorted({*store.ids(), *behind})
+
+
+def on_record(grid: Mapping, store: Store | None = None) -> dict:
+    """Those of a grid of which there is a record, of the whole run or of its first rounds."""
+    known = set(known_ids(store or default_store()))
+    return {key: job for key, job in grid.items() if job.id in known}
 
 
 def runs(store: Store | None = None, own: bool = False, **globs: str) -> Iterator[Record]:

@@ -128,6 +128,26 @@ def server_grid(
     return grid
 
 
+def own_grid(paper: str, panel: str, scale: str) -> dict:
+    """The runs that the settings list under `own`, seed by seed: (panel, column, method, seed) to the paper's own run.
+
+    A column is an alpha, or an environment of the paper. There is no laptop scale of the paper's own setting.
+    """
+    chosen = read(paper, "settings.yaml").get("own", {})
+    choose(f"panel run at its own setting of {paper}", panel, chosen)
+    own, here = chosen[panel], setting(paper, panel, "smoke" if scale == "smoke" else "paper")
+    grid = {}
+    for seed in sorted({seed for seeds in own["seeds"].values() for seed in seeds}):
+        for column in (column for column, seeds in own["seeds"].items() if seed in seeds):
+            named = read(paper, "settings.yaml").get("environments", {}).get(column, {})
+            where = named if isinstance(column, str) else {"partition": f"dirichlet(alpha={column})"}
+            for method, algorithm in own["methods"].items():
+                model = here["model"] + own.get("model", {}).get(method, "")
+                fields = here | where | {"model": model, "algorithm": algorithm, "seed": seed}
+                grid[panel, column, method, seed] = RunSpec(**fields)
+    return grid
+
+
 def differences(paper: str, panels: Iterable[str], scale: str) -> pd.DataFrame:
     """Every setting in which ``scale`` departs from the paper's own."""
     rows = []
