@@ -10,7 +10,8 @@ from second_device import second_device
 import fedlib
 from fedlib.algorithms import ALGORITHMS, Algorithm, Client
 from fedlib.algorithms.uv import median_apart
-from fedlib.core.device import prepare_device
+from fedlib.core.device import driver, prepare_device
+from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel
 from fedlib.core.spec import RunSpec
 from fedlib.federation.federation import Federation
@@ -255,7 +256,9 @@ def test_a_card_is_set_up_to_give_the_same_numbers_twice(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     libraries = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
     before = [library.fp32_precision for library in libraries]
-    assert prepare_device("tf32") == torch.device("cpu") and [b.fp32_precision for b in libraries] == before
+    with pytest.raises(FedlibError, match="tf32 is a way of CUDA cards"):
+        simulate(BASE.replace(precision="tf32"))
+    assert prepare_device() == torch.device("cpu") and [b.fp32_precision for b in libraries] == before
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ and not torch.are_deterministic_algorithms_enabled()
     with second_device():
         for precision, expected in (("tf32", "tf32"), ("float32", "ieee"), ("bfloat16", "ieee")):
@@ -264,6 +267,23 @@ def test_a_card_is_set_up_to_give_the_same_numbers_twice(monkeypatch):
             assert torch.backends.cudnn.allow_tf32 is torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")
         assert torch.are_deterministic_algorithms_enabled() and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ and not torch.are_deterministic_algorithms_enabled()
+
+
+def test_tf32_is_asked_for_and_noted():
+    tf32 = BASE.replace(precision="tf32")
+    assert tf32.id != BASE.id and tf32.to_json()["precision"] == "tf32"
+    with second_device():
+        record, plain = simulate(tf32), simulate(BASE)
+    assert record.series == plain.series, "here it multiplies as ever"
+    assert record.json["environment"]["driver"] == "unknown"
+
+
+def test_the_drivers_version(tmp_path):
+    path = tmp_path / "version"
+    path.write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 UTC 2024\nGCC version: 12"
+    )
+    assert driver(str(path)) == "550.54.15" and driver(str(tmp_path / "none")) == "unknown"
 
 
 @pytest.mark.parametrize("ties", [False, True])

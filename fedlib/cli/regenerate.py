@@ -100,9 +100,8 @@ def line_of(spec, done: int, seconds: float, on_gpu: float) -> tuple:
 @click.option(
     "--gpus",
     type=Number(min=0),
-    default=0,
-    show_default=True,
-    help="What a run gets of a GPU on the cluster: with 0.25, four share one.",
+    show_default="0.25 where there are any",
+    help="What a run gets of a GPU, here or on the cluster: with 0.5, two share one.",
 )
 @time_options
 @click.option("--commit", is_flag=True, help="Put the records into papers/runs, which the committed pages stand on.")
@@ -134,8 +133,8 @@ def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, co
     grids = [list(nb.plan(changes).values()) for nb, changes in chosen]
     store, specs = default_store(), [spec for grid in grids for spec in grid]
     refuse_damaged(store, {spec.id for spec in specs})
-    trainer = Ray(address, gpus) if engine == "ray" else None
-    runs.run(specs, jobs, store, engine=trainer, hours=hours, finish=finish)
+    there = {"engine": Ray(address, gpus)} if engine == "ray" else {"gpus": gpus}
+    runs.run(specs, jobs, store, hours=hours, finish=finish, **there)
     if commit:
         click.echo(f"{execute.commit(specs, store, committed())} records were put into papers/runs.")
     if update and any(nb.path.is_relative_to(ROOT / "notebooks") for nb, _ in chosen):

@@ -46,7 +46,7 @@ class RunSpec:
     lr: float = 0.01
     lr_decay: float = 1.0  # factor on lr per round
     server_lr: float = 1.0  # step along the averaged update
-    precision: Literal["float32", "bfloat16"] = "float32"  # of local training's forward pass; weights stay float32
+    precision: Literal["float32", "bfloat16", "tf32"] = "float32"  # bfloat16: of local forward passes; tf32: of a card
     eval_every: int = 1
     evaluation: Literal["auto", "global", "clients"] = "auto"  # whose model is scored; auto is the algorithm's own way
     seed: int = 0
