@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 from fedlib import data
 from fedlib.core.errors import FedlibError
 from fedlib.data import formats, sources
-from fedlib.data.images import small_digits
+from fedlib.data.digits import small_digits
 
 REAL = data.data_dir()  # before any test points elsewhere
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+import fedlib.data.digits
 import fedlib.data.images
-import fedlib.data.text  # noqa: F401 both register their data sets
+import fedlib.data.text  # noqa: F401 these register their data sets
 from fedlib.core.errors import FedlibError
 from fedlib.core.registry import written
 from fedlib.data import own, sources

