@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fedlib.data import imagenet
+
 aten, functorch = torch.ops.aten, torch._C._functorch
 CPU, CARD = torch.device("cpu"), torch.device("cuda:0")
 COPIES = {aten.copy_.default, aten._to_copy.default, aten._foreach_copy_.default}
@@ -261,5 +263,6 @@ def second_device():
         pretended.enter_context(mock.patch.multiple(torch.cuda, **cuda))
         pretended.enter_context(mock.patch.dict("os.environ"))
         pretended.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
+        imagenet.cache_clear()  # it may lie on an earlier card
         with Kernels(card), Calls(card):
             yield card

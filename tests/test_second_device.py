@@ -12,7 +12,7 @@ from fedlib.algorithms import ALGORITHMS, Algorithm, Client
 from fedlib.algorithms.uv import median_apart
 from fedlib.core.device import driver, prepare_device
 from fedlib.core.errors import FedlibError
-from fedlib.core.layout import FlatModel
+from fedlib.core.layout import FlatModel, gather
 from fedlib.core.spec import RunSpec
 from fedlib.federation.federation import Federation
 from fedlib.federation.training import train
@@ -83,6 +83,26 @@ def test_every_probe_has_the_cpus_numbers_and_asks_this_card_only(model):
     probes = "+".join(short.get(name, name) for name in PROBES.names())
     card = same_on_both(BASE.replace(model=model, algorithm="dw+law(epochs=2)", probes=probes))
     assert card.seeded == {torch.device("cuda:0")}, "every other card would get a context of its own"
+
+
+@pytest.mark.parametrize("transform", ["unit", "half", "imagenet"])
+@pytest.mark.parametrize("model", ["mlp(hidden=4)", "resnet8"])
+def test_training_images_are_bytes_on_a_card_and_scaled_there(model, transform):
+    spec = BASE.replace(dataset="digits(shape=(3, 12, 12))", model=model, transform=transform)
+    here, index = Federation(spec), torch.tensor([7, 3])
+    with second_device() as card:
+        there = Federation(spec)
+        assert there.x.x.dtype == torch.uint8 and there.x.x.is_cuda
+        gather(there.x, index)
+        copies = card.copies.total()
+        for i in (index.to("cuda"), torch.tensor([[5, 4], [2, 0]], device="cuda")[:, 0]):
+            gather(there.x, i)
+        assert card.copies.total() == copies + 2, "only those of the indices"
+        found = gather(there.x, index), next(there.x.split(2))
+        assert all(x.is_cuda for x in found)
+        found = [x.cpu() for x in found]
+    for x, expected in zip(found, (gather(here.x, index), here.x[:2]), strict=True):
+        assert torch.equal(x, expected) and x.stride() == expected.stride() and x.dtype == torch.float32
 
 
 WORDS = {"dataset": "digit_words", "model": "feddw_bilstm(vocabulary=258)", "rounds": 1, "local_epochs": 1}
@@ -280,9 +300,7 @@ def test_tf32_is_asked_for_and_noted():
 
 def test_the_drivers_version(tmp_path):
     path = tmp_path / "version"
-    path.write_text(
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 UTC 2024\nGCC version: 12"
-    )
+    path.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 UTC 2024\nGCC version: 12")
     assert driver(str(path)) == "550.54.15" and driver(str(tmp_path / "none")) == "unknown"
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ import fedlib.data.digits
 import fedlib.data.images
 import fedlib.data.text  # noqa: F401 these register their data sets
 from fedlib.core.errors import FedlibError
+from fedlib.core.layout import gather
 from fedlib.core.registry import written
 from fedlib.data import own, sources
 from fedlib.data.base import DATASETS, Dataset
@@ -19,8 +20,8 @@ from fedlib.data.own import register_dataset
 from fedlib.data.sources import data_dir
 
 __all__ = [
-    "DATASETS", "TRANSFORMS", "Dataset", "about", "data_dir", "get", "inventory", "load", "register_dataset", "subset",
-    "to_float",
+    "DATASETS", "TRANSFORMS", "Dataset", "Stored", "about", "data_dir", "get", "inventory", "load", "register_dataset",
+    "subset", "to_float",
 ]  # fmt: skip
 DATASETS.complete = own.complete
 
@@ -36,14 +37,39 @@ def _of_pixels(scale: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return transform
 
 
-# Mean and deviation of ImageNet's red, green and blue.
-IMAGENET = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])[:, :, None, None]
+@functools.cache
+def imagenet(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of ImageNet's red, green and blue."""
+    mean, deviation = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])[:, :, None, None].to(device)
+    return mean, deviation
+
+
+def _like_imagenet(x: Tensor) -> Tensor:
+    mean, deviation = imagenet(x.device)
+    return (x / 255 - mean) / deviation
+
 
 TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "unit": _of_pixels(lambda x: x / 255),
     "half": _of_pixels(lambda x: (x / 255 - 0.5) / 0.5),
-    "imagenet": _of_pixels(lambda x: (x / 255 - IMAGENET[0]) / IMAGENET[1]),  # for weights trained that way
+    "imagenet": _of_pixels(_like_imagenet),  # for weights trained that way
 }
+
+
+@dataclasses.dataclass
+class Stored:
+    """Samples that are scaled when they are asked for. A card, whose memory several runs share, holds images as bytes,
+    a quarter of their floats; scaling them anew costs it little, and a CPU more."""
+
+    x: Tensor
+    transform: Callable[[Tensor], Tensor]
+    ndim = 0  # no tensor: ``gather`` leaves it to us to keep the memory format
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        return self.transform(gather(self.x, index))
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        return map(self.transform, self.x.split(size))
 
 
 def load(text: str) -> Dataset:

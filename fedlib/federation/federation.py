@@ -14,7 +14,7 @@ from fedlib.core.layout import FlatModel, gather, matrix
 from fedlib.core.optimizers import OPTIMIZERS
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
-from fedlib.data import TRANSFORMS, corruption, load, partition, proxy, subset
+from fedlib.data import TRANSFORMS, Stored, corruption, load, partition, proxy, subset
 from fedlib.federation.cohort import can_vectorise, train_together
 from fedlib.federation.state import RunState
 from fedlib.federation.training import train
@@ -51,10 +51,13 @@ class Federation:
         self.flat = FlatModel(model, device(), channels_last=conv)
         form = torch.channels_last if conv else torch.contiguous_format
 
-        def resident(x):
-            return TRANSFORMS[spec.transform](x).to(device(), memory_format=form)
+        transform = TRANSFORMS[spec.transform]
 
-        self.x, self.y = resident(data.x_train), torch.from_numpy(labels).to(device())
+        def resident(x):
+            return transform(x).to(device(), memory_format=form)
+
+        self.x, self.y = data.x_train, torch.from_numpy(labels).to(device())
+        self.x = Stored(self.x.to(device(), memory_format=form), transform) if self.y.is_cuda else resident(self.x)
         self.x_test, self.y_test = resident(data.x_test[test]), data.y_test[test].to(device())
         self.domain_test = None if data.domain_test is None else data.domain_test[test].to(device())
         self.proxy = None if held is None else (resident(data.x_test[held]), data.y_test[held].to(device()))

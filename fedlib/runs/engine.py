@@ -26,9 +26,9 @@ def run(
     With ``hours`` runs are made in the order given until the time is up, half-done ones go on, and what there is then
     is returned; with 0 nothing is trained. FEDLIB_HOURS sets the default. Without, half-done runs are returned as they
     are, unless ``finish``. Either way they are cut to the rounds that all runs of their setting have reached.
-    With FEDLIB_TRAIN=0 a missing run raises instead. FEDLIB_JOBS sets the default number of workers. Where there are
-    CUDA cards, they are shared out: a run gets ``gpus`` of one, a quarter if not given. ``engine`` trains elsewhere than
-    in processes of this machine, such as ``Ray("auto")``.
+    With FEDLIB_TRAIN=0 a missing run raises instead. FEDLIB_JOBS sets the default number of workers. CUDA cards are
+    shared out: a run gets ``gpus`` of one, a quarter if not given. ``engine`` trains elsewhere than in processes of
+    this machine, such as ``Ray("auto")``.
     """
     if isinstance(specs, (RunSpec, Measure)):
         return run([specs], jobs, store, progress, engine, hours, finish, gpus)[0]
