@@ -50,13 +50,13 @@ def small(folder, monkeypatch):
     def shrink(name: str, train: int, test: int) -> data.Dataset:
         entry = data.DATASETS.make(name)
         part = next(p for p, s in entry.sources.items() if s is entry.source)
-        forms = tuple(
+        layouts = tuple(
             dataclasses.replace(f, md5=tuple(md5(p) for p in sources.found(folder / f.folder, f.files) or ()))
             if f.md5
             else f
-            for f in entry.source.forms
+            for f in entry.source.layouts
         )
-        made = dataclasses.replace(entry.source, sizes=(train, test), digest="", forms=forms)
+        made = dataclasses.replace(entry.source, sizes=(train, test), digest="", layouts=layouts)
         monkeypatch.setitem(type(entry).sources, part, made)
         return data.get(name, progress=False)
 

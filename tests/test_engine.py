@@ -33,7 +33,7 @@ class Deadly(RunSpec):
     """A run that takes its worker with it, as a lack of memory does, as often as DEATHS says."""
 
     @property
-    def cohort(self) -> int:  # asked for when its federation is made, in a worker
+    def clients_per_round(self) -> int:  # asked for when its federation is made, in a worker
         if current_process().name != "MainProcess" and not vars(self).get("begun"):
             object.__setattr__(self, "begun", True)
             assert torch.get_num_threads() == 1
@@ -41,7 +41,7 @@ class Deadly(RunSpec):
             tally.write_text(tally.read_text() + "x")
             if len(tally.read_text()) <= int(os.environ["DEATHS"]):
                 os.kill(os.getpid(), signal.SIGKILL)
-        return super().cohort
+        return super().clients_per_round
 
 
 @pytest.mark.parametrize("deaths", [1, 2])

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from fedlib.core.errors import FedlibError
-from fedlib.core.registry import written
+from fedlib.core.registry import canonical
 from fedlib.models import MODELS, build
 
 MNIST, CIFAR, TINY, IMDB = (1, 28, 28), (3, 32, 32), (3, 64, 64), (200,)
@@ -232,8 +232,8 @@ def test_shortcut_a_keeps_the_input():
 
 
 def test_one_hidden_layer_has_one_written_form():
-    assert written(MODELS.make("mlp(hidden=(64,))")) == written(MODELS.make("mlp(hidden=64)")) == "mlp(hidden=64)"
-    assert written(MODELS.make("mlp(hidden=(200, 200))")) == "mlp"
+    assert canonical(MODELS.make("mlp(hidden=(64,))")) == canonical(MODELS.make("mlp(hidden=64)")) == "mlp(hidden=64)"
+    assert canonical(MODELS.make("mlp(hidden=(200, 200))")) == "mlp"
 
 
 @pytest.mark.parametrize(

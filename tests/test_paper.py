@@ -53,7 +53,7 @@ def test_environments_change_a_panel_into_valid_runs():
         name: RunSpec(**settings.setting("feddw", "cifar10", "paper") | change)
         for name, change in settings.environments("feddw").items()
     }
-    assert [(r.partition, r.cohort) for r in runs.values()] == [
+    assert [(r.partition, r.clients_per_round) for r in runs.values()] == [
         ("dirichlet(alpha=0.5)", 10),
         ("dirichlet(alpha=0.1)", 5),
     ]

@@ -407,7 +407,7 @@ def test_what_the_own_store_lacks_is_read_from_behind(tmp_path, whole):
     behind.put(whole)
     assert own.get(SPEC.id).json == whole.json and own.ids() == [] and not engine.missing([SPEC], own)
     more = SPEC.replace(probes="lap")
-    assert engine.missing([more], own) == [more.also(None)]
+    assert engine.missing([more], own) == [more.with_probes(None)]
     both = engine.run(more, store=own, progress=False)
     assert set(both.probes) == {"lap", "spread(every=2)"} and own.ids() == [SPEC.id]
     assert behind.get(SPEC.id).json == whole.json and not (behind.work).exists(), "nothing is written there"

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlib.algorithms.base import ALGORITHMS, Local, Round, Server, Weighting, average, start_weights
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import Layout
-from fedlib.core.registry import written
+from fedlib.core.registry import canonical
 
 
 class Algorithm:
@@ -42,9 +42,9 @@ class Algorithm:
     def __str__(self) -> str:
         """Canonical: the averaging that would be implied anyway is named only where nothing else is."""
         implied = "fedavg" if self.start == "size" else "fedavg(weights=uniform)"
-        names = [written(p) for p in self.locals + self.weightings]
+        names = [canonical(p) for p in self.locals + self.weightings]
         names = [n for n in names if n != implied] or [implied]
-        return "+".join(names + [written(p) for p in self.servers if p not in self.locals])
+        return "+".join(names + [canonical(p) for p in self.servers if p not in self.locals])
 
     @property
     def start(self) -> str:

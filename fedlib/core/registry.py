@@ -213,7 +213,7 @@ def check(where: str, kind, value):
     raise FedlibError(f"{where} must be {names}; got {quoted(value)}.")
 
 
-def written(thing) -> str:
+def canonical(thing) -> str:
     """The canonical text of a registered thing: defaults left out, declared order."""
     parts = [
         f"{f.name}={_text(getattr(thing, f.name))}"
@@ -227,7 +227,7 @@ def _text(value) -> str:
     return value if isinstance(value, str) and value.isidentifier() else repr(value)
 
 
-def choose(kind: str, value, allowed) -> None:
+def require_one_of(kind: str, value, allowed) -> None:
     """Raise unless ``value`` is among ``allowed``."""
     if value not in allowed:
         near = meant(value, map(str, allowed))

@@ -13,7 +13,7 @@ import fedlib.data.images
 import fedlib.data.text  # noqa: F401 these register their data sets
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import gather
-from fedlib.core.registry import written
+from fedlib.core.registry import canonical
 from fedlib.data import own, sources
 from fedlib.data.base import DATASETS, Dataset
 from fedlib.data.own import register_dataset
@@ -74,7 +74,7 @@ class Stored:
 
 def load(text: str) -> Dataset:
     """The data set that ``text`` names, fetched if need be and kept in memory."""
-    return _load(written(DATASETS.make(text)), data_dir())
+    return _load(canonical(DATASETS.make(text)), data_dir())
 
 
 @functools.lru_cache(maxsize=4)
@@ -138,7 +138,7 @@ def about(entry) -> str:
 
 
 def _row(entry) -> dict:
-    row = dict(name=written(entry), about=about(entry), present=True, train=entry.sizes[0], test=entry.sizes[1])
+    row = dict(name=canonical(entry), about=about(entry), present=True, train=entry.sizes[0], test=entry.sizes[1])
     row |= dict(source="scikit-learn", where="installed package", checksum="", note="", obtain="")
     if entry.revision != 1:  # somebody's own
         return row | dict(source=type(entry).__module__, where="", checksum=str(entry.revision))
@@ -152,6 +152,6 @@ def _row(entry) -> dict:
     if (header := sources.header(source)) is not None:
         return row | header | dict(where=str(source.cache))
     row |= dict(train=None, test=None)
-    if form := source.present:
-        return row | dict(source="data directory", where=str(data_dir() / form.folder))
+    if layout := source.present:
+        return row | dict(source="data directory", where=str(data_dir() / layout.folder))
     return row | dict(present=False, obtain=sources.obtain(source))

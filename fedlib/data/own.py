@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedlib.core.errors import FedlibError, quoted
-from fedlib.core.registry import code_revision, written
+from fedlib.core.registry import canonical, code_revision
 from fedlib.core.torchvision_import import torchvision
 from fedlib.data.base import DATASETS, Dataset
 
@@ -92,7 +92,7 @@ def _revision(code: int | str, entry) -> str:
 @functools.lru_cache(maxsize=4)
 def _loaded(entry) -> Dataset:
     dataset = entry.load()
-    check_dataset(written(entry), dataset)
+    check_dataset(canonical(entry), dataset)
     return dataset
 
 

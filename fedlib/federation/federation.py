@@ -66,7 +66,7 @@ class Federation:
         self.spec, self.optimizer = spec, OPTIMIZERS.make(spec.optimizer)
         self.moments = self.optimizer.state(self.flat.theta)
         # The cohort's models, in the same memory every round: a gigabyte of new pages costs as much as filling it.
-        self.rows = matrix(spec.cohort, self.flat.layout.size, device())
+        self.rows = matrix(spec.clients_per_round, self.flat.layout.size, device())
 
     def start(self) -> RunState:
         """Before the first round."""
@@ -98,7 +98,7 @@ class Federation:
     def train_cohort(self, number: int, algorithm: Algorithm, state: RunState, logs: dict) -> Round | None:
         """Train this round's clients from the global model; None if none of them has data."""
         spec, flat = self.spec, self.flat
-        chosen = [(k, e) for k, e in zip(*cohort(spec, number), strict=True) if len(self.indices[k])]
+        chosen = [(k, e) for k, e in zip(*draw_clients(spec, number), strict=True) if len(self.indices[k])]
         if not chosen:
             return None
         thetas, buffers = self.rows[: len(chosen)], matrix(len(chosen), flat.layout.buffer_size, device())
@@ -200,9 +200,9 @@ def refuse_features(spec: RunSpec) -> None:
             )
 
 
-def cohort(spec: RunSpec, number: int) -> tuple[list[int], list[int]]:
+def draw_clients(spec: RunSpec, number: int) -> tuple[list[int], list[int]]:
     """Who takes part in a round and for how many epochs: a matter of the seed alone."""
-    ids = stream(spec.seed, "cohort", number).choice(spec.clients, spec.cohort, replace=False)
+    ids = stream(spec.seed, "cohort", number).choice(spec.clients, spec.clients_per_round, replace=False)
     epochs = np.full(len(ids), spec.local_epochs)
     slow = stream(spec.seed, "stragglers", number)
     late = slow.permutation(len(ids))[: round(spec.stragglers * len(ids))]
@@ -212,5 +212,5 @@ def cohort(spec: RunSpec, number: int) -> tuple[list[int], list[int]]:
 
 def cohorts(spec: RunSpec) -> str:
     """A fingerprint of the participation sequence."""
-    text = repr([cohort(spec, n) for n in range(1, spec.rounds + 1)])
+    text = repr([draw_clients(spec, n) for n in range(1, spec.rounds + 1)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -57,7 +57,7 @@ class Ensemble(Probe):
     samples: int = 500
 
     def work(self, spec, train: int, test: int) -> float:
-        return (spec.cohort + 1) * min(self.samples, test) / 3
+        return (spec.clients_per_round + 1) * min(self.samples, test) / 3
 
     @torch.no_grad()
     def measure(self, fed, r: Round) -> dict:
@@ -126,7 +126,7 @@ class Relations(Probe):
             )
 
     def work(self, spec, train: int, test: int) -> float:
-        return train * spec.cohort / spec.clients / 3
+        return train * spec.clients_per_round / spec.clients / 3
 
     def measure(self, fed, r: Round) -> dict:
         sl = self.soft_labels(fed, r)
@@ -162,7 +162,7 @@ class Omega(Probe):
     every: int | None = 1
 
     def work(self, spec, train: int, test: int) -> float:
-        return train * spec.cohort / spec.clients / 3
+        return train * spec.clients_per_round / spec.clients / 3
 
     def measure(self, fed, r: Round) -> dict:
         sl = Relations().soft_labels(fed, r)
@@ -183,7 +183,7 @@ class Pull(Probe):
     every: int | None = 1
 
     def work(self, spec, train: int, test: int) -> float:
-        return 2 * train * spec.cohort / spec.clients
+        return 2 * train * spec.clients_per_round / spec.clients
 
     def measure(self, fed, r: Round) -> dict:
         omega = r.broadcast["omega"] if "omega" in r.broadcast else Relations().soft_labels(fed, r)

@@ -73,7 +73,7 @@ def missing(specs, store: Store | None = None, finish: bool = False) -> list[Run
     distinct: dict = {}
     for spec in specs:
         twin = distinct.setdefault(spec.id, spec)
-        distinct[spec.id] = twin.also(spec.probes) if spec.probes else twin
+        distinct[spec.id] = twin.with_probes(spec.probes) if spec.probes else twin
 
     def lacks(spec, record: Record | None) -> bool:
         return record is None or (finish if record.partial else not record.has(spec))

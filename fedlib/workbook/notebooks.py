@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from fedlib.core.errors import FedlibError, meant, quoted
 from fedlib.core.paths import ROOT
-from fedlib.core.registry import choose, literal
+from fedlib.core.registry import literal, require_one_of
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.workbook import HEADLINE, MIME
 from fedlib.workbook.kernels import use_forked_kernels
@@ -87,7 +87,7 @@ class Notebook:
             raise FedlibError(f"{self.name} has no parameter {names}{near}; it takes: {allowed}.")
         given = {name: typed(f"{self.name}: {name}", value, self.defaults[name]) for name, value in values.items()}
         if "scale" in given:
-            choose("scale", given["scale"], SCALES)
+            require_one_of("scale", given["scale"], SCALES)
         return {name: value for name, value in given.items() if value != self.defaults[name]}
 
     def scale(self, changes: dict) -> str:

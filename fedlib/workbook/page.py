@@ -19,7 +19,7 @@ from IPython.display import Markdown, display
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
-from fedlib.core.registry import choose
+from fedlib.core.registry import require_one_of
 from fedlib.core.spec import RunSpec
 from fedlib.runs import engine
 from fedlib.workbook import frames, settings
@@ -50,7 +50,7 @@ class Page:
     def __init__(self, name: str, scale: str, seeds: Sequence[int] = (), base: str = "fedavg"):
         """``name`` is paper.exhibit; without ``seeds`` those of the settings; ``base`` is what others are added to."""
         self.paper, self.exhibit = name.split(".")
-        choose("scale", scale, settings.SCALES)
+        require_one_of("scale", scale, settings.SCALES)
         self.scale, self.base = scale, base
         self.seeds = list(seeds) or settings.seeds(self.paper, scale)
         self.metric = "last 10"  # of scores, the paper's own

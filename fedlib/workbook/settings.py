@@ -8,7 +8,7 @@ import yaml
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import IN_CLONE, ROOT
-from fedlib.core.registry import choose
+from fedlib.core.registry import require_one_of
 from fedlib.core.spec import RunSpec
 
 PAPERS = ROOT / "papers"
@@ -38,9 +38,9 @@ def names() -> dict:
 
 def setting(paper: str, panel: str, scale: str) -> dict:
     """The keyword arguments of ``RunSpec`` that ``paper`` fixes for ``panel``, as ``scale`` changes them."""
-    choose("scale", scale, SCALES)
+    require_one_of("scale", scale, SCALES)
     settings = read(paper, "settings.yaml")
-    choose(f"panel of {paper}", panel, settings["panels"])
+    require_one_of(f"panel of {paper}", panel, settings["panels"])
     changes = settings["panels"][panel]
     for needed in ("paper", scale):
         if needed not in changes:
@@ -59,25 +59,25 @@ def columns(paper: str, table: str, scale: str) -> list[tuple]:
 
     Smoke has laptop's where it has none of its own.
     """
-    choose("scale", scale, SCALES)
+    require_one_of("scale", scale, SCALES)
     tables = read(paper, "settings.yaml")["columns"]
-    choose(f"table of {paper}", table, tables)
+    require_one_of(f"table of {paper}", table, tables)
     chosen = tables[table].get(scale, tables[table]["laptop"])
     return [(panel, alpha) for panel, alphas in chosen.items() for alpha in alphas]
 
 
 def seeds(paper: str, scale: str) -> list[int]:
     """The seeds of the paper's pages at ``scale``, where the settings name them."""
-    choose("scale", scale, SCALES)
+    require_one_of("scale", scale, SCALES)
     return read(paper, "settings.yaml")["seeds"][scale]
 
 
 def methods(paper: str, scale: str, *names: str) -> dict[str, str]:
     """The written forms of these methods at ``scale``, where a scale changes what a method does at the server."""
-    choose("scale", scale, SCALES)
+    require_one_of("scale", scale, SCALES)
     forms = read(paper, "settings.yaml")["methods"]
     for name in names:
-        choose(f"method of {paper}", name, forms)
+        require_one_of(f"method of {paper}", name, forms)
     return {name: form if isinstance(form := forms[name], str) else form[scale] for name in names}
 
 
@@ -134,7 +134,7 @@ def own_grid(paper: str, panel: str, scale: str) -> dict:
     A column is an alpha, or an environment of the paper. There is no laptop scale of the paper's own setting.
     """
     chosen = read(paper, "settings.yaml").get("own", {})
-    choose(f"panel run at its own setting of {paper}", panel, chosen)
+    require_one_of(f"panel run at its own setting of {paper}", panel, chosen)
     own, here = chosen[panel], setting(paper, panel, "smoke" if scale == "smoke" else "paper")
     grid = {}
     for seed in sorted({seed for seeds in own["seeds"].values() for seed in seeds}):
@@ -169,7 +169,7 @@ def open_choices(paper: str, exhibit: str | None = None, only: Iterable[str] | N
     own = settings.get("chosen_for", {}).get(exhibit, {})
     wide = settings["chosen"]
     for name in only or ():
-        choose(f"choice of {paper}", name, wide)
+        require_one_of(f"choice of {paper}", name, wide)
     wide = wide if only is None else {name: wide[name] for name in only}
     choices = {name: choice for name, choice in (own | wide | own).items() if choice}
     return pd.DataFrame(choices.items(), columns=["left open", "our choice"])
