@@ -51,6 +51,7 @@ def test_training_is_allowed(monkeypatch, text):
             ("FEDLIB_CHECKPOINT_SECONDS", environment.checkpoint_seconds, text)
             for text in ("abc", "nan", "-1", "inf", "1e999")
         ),
+        *(("FEDLIB_DEVICE", environment.device, text) for text in ("gpu", "cuda:9", "0")),
         *(("FEDLIB_HOURS", environment.hours, text) for text in ("soon", "nan", "-1", "inf")),
         *(("FEDLIB_STORE", default_store, text) for text in ("~nobody-of-this-name/x", "x" * 5000, __file__)),
         *(

@@ -13,6 +13,7 @@ from fedlib.core.spec import RunSpec
 from fedlib.runs import lookup
 from fedlib.runs.compare import alike, compare
 from fedlib.runs.record import Record
+from fedlib.runs.store import default_store
 from fedlib.workbook import frames, notebooks, plots
 from fedlib.workbook.comparison import save_figure
 
@@ -101,6 +102,33 @@ def used_on(id: str) -> list[str]:
     if not IN_CLONE:
         return []
     return [nb.name for nb in notebooks.find() if id in {job.id for job in nb.plan().values()}]
+
+
+@click.command(cls=Command)
+@click.option("--all", "everything", is_flag=True, help="All records and checkpoints of your own store.")
+@click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
+def clean(everything, yes):
+    """List or remove what nothing needs in your own store; committed records are never touched.
+
+    That is: records that cannot be read, records that papers/runs has too, checkpoints of finished runs, and what
+    killed processes have left. A record made with a plugin cannot be read without that plugin: name it in
+    FEDLIB_PLUGINS to keep it.
+
+    \b
+    fedlib clean
+    fedlib clean --yes
+    fedlib clean --all --yes
+    """
+    store = default_store()
+    found = lookup.superfluous(store, everything)
+    for path, why in found.items():
+        click.echo(f"{path.name}  {why}")
+    size = sum(path.stat().st_size for path in found)
+    files = f"{counted(len(found), 'file')} of {size / 1e6:.1f} MB in {store.path}"
+    if not yes:
+        return click.echo(f"{files} could go; 'fedlib clean {'--all ' if everything else ''}--yes' removes them.")
+    removed = lookup.remove(store, found)
+    click.echo(f"{removed} of {files} removed." if removed < len(found) else f"{files} removed.")
 
 
 def sparkline(values, width: int = 60) -> str:

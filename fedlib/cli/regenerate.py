@@ -9,6 +9,7 @@ from fedlib.cli.options import (
     Command,
     Number,
     counted,
+    device_option,
     jobs_option,
     json_option,
     notebook_options,
@@ -89,6 +90,7 @@ def line_of(spec, done: int, seconds: float, on_gpu: float) -> tuple:
 @click.command(cls=Command)
 @notebook_options
 @jobs_option
+@device_option
 @click.option(
     "--engine",
     type=click.Choice(["processes", "ray"]),

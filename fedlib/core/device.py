@@ -9,16 +9,22 @@ from pathlib import Path
 
 import torch
 
+from fedlib.core import environment
 from fedlib.core.errors import FedlibError
 
 
 def device() -> torch.device:
-    """The card, where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The card, where there is one; or what FEDLIB_DEVICE names."""
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    if (chosen := environment.device() or here) == "cuda" != here:
+        raise FedlibError("FEDLIB_DEVICE is cuda, and PyTorch sees no card here: leave it out, or say cpu.")
+    return torch.device(chosen)
 
 
 def cards() -> list[str]:
     """The cards this process may use, each as CUDA_VISIBLE_DEVICES would name it. Counting them opens none."""
+    if environment.device() == "cpu":
+        return []
     count, named = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return [name.strip() for name in named][:count] if named != [""] else [str(n) for n in range(count)]
 
@@ -26,7 +32,7 @@ def cards() -> list[str]:
 def prepare_device(precision: str = "float32") -> torch.device:
     """The device a run of this precision is to use, set up for it: on CUDA deterministic kernels, and float32 that is
     float32 unless TF32 is asked for, with 10 bits instead of 23. On a CPU nothing is touched."""
-    if precision == "tf32" and not torch.cuda.is_available():
+    if precision == "tf32" and device().type != "cuda":
         raise FedlibError("precision=tf32 is a way of CUDA cards to multiply, and there is none here: use float32.")
     if (chosen := device()).type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts; without it sums vary

@@ -45,6 +45,14 @@ def hours() -> float | None:
     return _amount("FEDLIB_HOURS", "hours") if _text("FEDLIB_HOURS") else None
 
 
+def device() -> str | None:
+    """FEDLIB_DEVICE: cpu or cuda, where not what there is is to be taken."""
+    text = _text("FEDLIB_DEVICE").lower()
+    if text not in ("", "cpu", "cuda"):
+        raise FedlibError(f"FEDLIB_DEVICE is cpu or cuda; got {quoted(text)}.")
+    return text or None
+
+
 def plugins() -> list[Path]:
     """FEDLIB_PLUGINS: Python files of your own, separated as in PATH."""
     paths = [_path("FEDLIB_PLUGINS", part) for part in _text("FEDLIB_PLUGINS").split(os.pathsep) if part]

@@ -5,6 +5,7 @@ from collections import defaultdict
 
 from fedlib.core.device import describe_machine
 from fedlib.core.errors import FedlibError
+from fedlib.core.paths import require_clone
 from fedlib.core.series import summary
 from fedlib.core.spec import RunSpec
 from fedlib.data import load
@@ -22,7 +23,9 @@ def audit(
     Every record of the store, by default the committed one, is read and checked against its checksum, its spec and its
     own summary first. A round depends on nothing after it, so the first rounds of a long run are a run of their own.
     """
-    store = store or committed()
+    if store is None:
+        require_clone("Auditing the committed records")
+        store = committed()
     records = [r for r in map(store.get, store.ids()) if isinstance(r.spec, RunSpec)]  # times are not repeatable
     if not records:
         raise FedlibError(f"There is no record in {store.path} to audit; 'fedlib run' makes them.")

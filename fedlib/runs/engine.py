@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from fedlib.core import environment
+from fedlib.core.device import device
 from fedlib.core.errors import FedlibError, quoted
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs.estimate import estimate
@@ -56,6 +57,8 @@ def run(
         jobs = environment.jobs() if jobs is None else jobs
         if jobs < 1:
             raise FedlibError(f"At least one job is needed to train; got {jobs}: leave out jobs, or FEDLIB_JOBS.")
+        if environment.device() and not engine:
+            device()  # a card that is asked for and not here is one error, not one for every run
         (engine or partial(train_all, gpus=gpus))(now, jobs, store, progress, deadline)
     if hours is not None:
         for spec in todo:

@@ -18,14 +18,14 @@ import nbformat
 from tqdm import tqdm
 
 from fedlib.core.errors import FedlibError, meant, quoted
-from fedlib.core.paths import ROOT
+from fedlib.core.paths import IN_CLONE, ROOT, require_clone
 from fedlib.core.registry import literal, require_one_of
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.workbook import HEADLINE, MIME
 from fedlib.workbook.kernels import use_forked_kernels
 from fedlib.workbook.settings import SCALES
 
-BUILD = ROOT / "build" / "notebooks"
+BUILD = (ROOT if IN_CLONE else Path()) / "build" / "notebooks"
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,12 @@ def _mistyped(where: str, value, default) -> FedlibError:
 
 def find(patterns: Iterable[str] = (), folder: Path = ROOT / "notebooks") -> list[Notebook]:
     """The notebooks that names or their beginnings, globs, papers or paths select; all of them without a pattern."""
+    if folder == ROOT / "notebooks" and not (patterns and all(map(is_file, patterns))):
+        require_clone("A command on the workbook's notebooks")
     every = [Notebook(path) for path in sorted(folder.glob("*/*.ipynb"))]
     found: dict[Path, Notebook] = {} if patterns else {nb.path: nb for nb in every}
     for pattern in patterns:
-        if pattern.endswith(".ipynb") and Path(pattern).is_file():
+        if is_file(pattern):
             chosen = [Notebook(Path(pattern).resolve())]
         else:
             chosen = [nb for nb in every if any(fnmatch.fnmatch(n, pattern) for n in (nb.name, nb.path.stem, nb.paper))]
@@ -194,6 +196,10 @@ def find(patterns: Iterable[str] = (), folder: Path = ROOT / "notebooks") -> lis
             raise FedlibError(f"No notebook matches {quoted(pattern)}{near}; {where}.")
         found |= {nb.path: nb for nb in chosen}
     return list(found.values())
+
+
+def is_file(pattern: str) -> bool:
+    return pattern.endswith(".ipynb") and Path(pattern).is_file()
 
 
 def execute(notebook: Notebook, changes: dict, out: Path = BUILD) -> Path:
