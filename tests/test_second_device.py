@@ -195,6 +195,57 @@ def test_aggregate_takes_what_lies_on_either_device(algorithm, models, rest):
     assert there.factors == here.factors
 
 
+# A training step as a CUDA graph.
+
+
+@pytest.mark.parametrize(
+    "changes, recorded",
+    [
+        ({"model": "mlp(hidden=16)"}, True), ({"model": "cnn_fmnist", "algorithm": "awa(steps=5)+lws"}, True),
+        ({"model": "resnet8", "lr_decay": 0.5, "optimizer": "sgd(momentum=0.9, weight_decay=0.1)"}, True),
+        ({"model": "feddw_cnn_mnist", "dataset": "digits", "local_epochs": 1}, False),
+        ({"model": "cnn_fmnist", "optimizer": "adam", "lr": 0.001}, False),
+        ({"model": "cnn_fmnist", "algorithm": "fedprox(mu=0.1)"}, False),
+    ],
+    ids=["closed form", "BatchNorm", "a rate a round", "dropout", "adam", "a term more"],
+)  # fmt: skip
+def test_a_step_that_is_recorded_and_replayed_has_the_same_numbers(changes, recorded, monkeypatch):
+    monkeypatch.setattr("fedlib.federation.federation.can_vectorise", lambda *_: False)
+    spec, launches = BASE.replace(partition="iid", **changes), []
+    here = simulate(spec)
+    for switch in ("0", "1"):
+        monkeypatch.setenv("FEDLIB_CUDA_GRAPHS", switch)
+        with second_device() as card:
+            assert simulate(spec).series == here.series
+        replays = sum(n for (_, name), n in card.launches.items() if name == "replay")
+        assert replays == (12 if recorded and switch == "1" else 0), "a client has one full batch of 16 in an epoch"
+        launches.append(card.launches.total())
+    assert launches[1] < launches[0] or not recorded
+
+
+@pytest.mark.parametrize("mistake", [lambda a: float(a.sum()), lambda a: a[a > 0], lambda a: a.copy_(torch.ones(4))])
+def test_what_asks_the_host_cannot_be_recorded(mistake):
+    with second_device():
+        a, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
+        with pytest.raises(RuntimeError, match="capturing"), torch.cuda.graph(graph):
+            mistake(a)
+
+
+def test_a_graph_works_on_the_memory_it_was_recorded_on():
+    with second_device():
+        a, b, graph = torch.ones(3, device="cuda"), torch.zeros(3, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            b += a * 2
+            c = b.sum()
+        assert b.tolist() == [0, 0, 0], "nothing is done while it is recorded"
+        for n in (1, 2):
+            graph.replay()
+            assert b.tolist() == [2 * n] * 3 and c.item() == 6 * n
+        a = torch.ones(3, device="cuda") * 5  # elsewhere: the graph does not know
+        graph.replay()
+        assert b.tolist() == [6, 6, 6]
+
+
 # What a card is kept waiting for, and with.
 
 

@@ -16,6 +16,7 @@ from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
 from fedlib.data import TRANSFORMS, Stored, corruption, load, partition, proxy, subset
 from fedlib.federation.cohort import can_vectorise, train_together
+from fedlib.federation.graphs import RecordedStep, can_record
 from fedlib.federation.state import RunState
 from fedlib.federation.training import train
 from fedlib.models import build
@@ -65,6 +66,7 @@ class Federation:
         self.mean_size = self.samples / spec.clients
         self.spec, self.optimizer = spec, OPTIMIZERS.make(spec.optimizer)
         self.moments = self.optimizer.state(self.flat.theta)
+        self.replayed = RecordedStep(self.flat, self.moments)
         # The cohort's models, in the same memory every round: a gigabyte of new pages costs as much as filling it.
         self.rows = matrix(spec.clients_per_round, self.flat.layout.size, device())
 
@@ -127,6 +129,7 @@ class Federation:
         """One client after another, into the rows of ``thetas`` and ``buffers``; what they log and what they upload."""
         spec, flat = self.spec, self.flat
         numbers, uploads = defaultdict(list), defaultdict(list)
+        replayed = self.replayed if can_record(spec, algorithm.locals, self.optimizer, flat.theta.is_cuda) else None
         personal, keeps = algorithm.personal(flat.layout, device()), any(p.keeps for p in algorithm.locals)
         for row, (k, epochs) in enumerate(chosen):
             kept, anchor = state.clients.get(k, {}), state.theta
@@ -144,7 +147,8 @@ class Federation:
             else:
                 for tensor in moments.values():
                     tensor.zero_()
-            client.log("train_loss", train(flat, x, y, client, algorithm.locals, spec, self.optimizer, moments, epochs))
+            parts = algorithm.locals
+            client.log("train_loss", train(flat, x, y, client, parts, spec, self.optimizer, moments, epochs, replayed))
             if keeps:
                 kept["model"] = flat.theta.clone(), flat.buffers.clone()
                 kept.pop("score", None)
