@@ -101,6 +101,7 @@ class Registry:
         return self._entries
 
     def register(self, name: str):
+        """Give the class below this name; its annotated fields become its parameters."""
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise FedlibError(f"A {self.kind} is named by letters, digits and '_', such as fedavg; got {quoted(name)}.")
 

@@ -10,9 +10,10 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.paths import IN_CLONE, ROOT
 from fedlib.core.registry import require_one_of
 from fedlib.core.spec import RunSpec
+from fedlib.workbook import schema
+from fedlib.workbook.schema import SCALES
 
 PAPERS = ROOT / "papers"
-SCALES = ("smoke", "laptop", "paper")
 
 
 @cache
@@ -22,7 +23,19 @@ def read(paper: str, name: str) -> dict:
     if not path.exists():
         known = ", ".join(sorted(p.parent.name for p in PAPERS.glob(f"*/{name}")))
         raise FedlibError(f"There is no {name} for the paper {paper!r}; those that have one: {known}.")
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise FedlibError(f"papers/{paper}/{name} is no YAML: {' '.join(str(error).split())}.") from None
+    return schema.check(paper, name, {} if content is None else content)
+
+
+def part(paper: str, name: str) -> dict:
+    """One part of a paper's settings, such as columns."""
+    settings = read(paper, "settings.yaml")
+    if name not in settings:
+        raise FedlibError(f"papers/{paper}/settings.yaml has no '{name}:', which this page needs.")
+    return settings[name]
 
 
 @cache
@@ -51,7 +64,7 @@ def setting(paper: str, panel: str, scale: str) -> dict:
 
 def environments(paper: str) -> dict[str, dict]:
     """The conditions that ``paper`` repeats every experiment under, as further arguments of ``RunSpec``."""
-    return read(paper, "settings.yaml")["environments"]
+    return part(paper, "environments")
 
 
 def columns(paper: str, table: str, scale: str) -> list[tuple]:
@@ -60,7 +73,7 @@ def columns(paper: str, table: str, scale: str) -> list[tuple]:
     Smoke has laptop's where it has none of its own.
     """
     require_one_of("scale", scale, SCALES)
-    tables = read(paper, "settings.yaml")["columns"]
+    tables = part(paper, "columns")
     require_one_of(f"table of {paper}", table, tables)
     chosen = tables[table].get(scale, tables[table]["laptop"])
     return [(panel, alpha) for panel, alphas in chosen.items() for alpha in alphas]
@@ -69,13 +82,13 @@ def columns(paper: str, table: str, scale: str) -> list[tuple]:
 def seeds(paper: str, scale: str) -> list[int]:
     """The seeds of the paper's pages at ``scale``, where the settings name them."""
     require_one_of("scale", scale, SCALES)
-    return read(paper, "settings.yaml")["seeds"][scale]
+    return part(paper, "seeds")[scale]
 
 
 def methods(paper: str, scale: str, *names: str) -> dict[str, str]:
     """The written forms of these methods at ``scale``, where a scale changes what a method does at the server."""
     require_one_of("scale", scale, SCALES)
-    forms = read(paper, "settings.yaml")["methods"]
+    forms = part(paper, "methods")
     for name in names:
         require_one_of(f"method of {paper}", name, forms)
     return {name: form if isinstance(form := forms[name], str) else form[scale] for name in names}
