@@ -60,9 +60,9 @@ def numbers(spec: RunSpec) -> dict:
 
 
 def on_processor(specs: list[RunSpec]) -> list[dict]:
-    """The same in a process that sees no card."""
+    """The same in a process that uses no card."""
     texts = json.dumps([spec.to_json() for spec in specs])
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {"FEDLIB_DEVICE": "cpu"}
     command = [sys.executable, __file__, "--numbers"]
     done = subprocess.run(command, input=texts, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
@@ -158,7 +158,7 @@ def table(heads: tuple, rows: list[tuple]) -> str:
 
 
 def main() -> int:
-    if not torch.cuda.is_available():
+    if not cards():
         print("No CUDA device is seen here, so there is nothing to measure: run this where there is one.")
         return 2
     print(table(("machine", ""), list(describe_machine().items())))

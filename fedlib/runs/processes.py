@@ -72,11 +72,11 @@ def share_out(jobs: int, gpus: float | None) -> list[str | None]:
     """The card of each of at most ``jobs`` processes, card by card in turn; None where this machine has no cards."""
     found = cards()
     if gpus is not None and not found:
-        raise FedlibError("This machine has no CUDA device of which a run could get a share: leave out gpus.")
+        raise FedlibError("There is no CUDA device here of which a run could get a share: leave out gpus.")
     if gpus is not None and not 0 < gpus <= 1:
         raise FedlibError(
-            f"gpus is what a run gets of a card: more than 0, at most 1; got {gpus:g}. An empty CUDA_VISIBLE_DEVICES "
-            "keeps runs on the processor."
+            f"gpus is what a run gets of a card: more than 0, at most 1; got {gpus:g}. FEDLIB_DEVICE=cpu keeps "
+            "runs on the processor."
         )
     return (found * int(1 / (gpus or SHARE) + 1e-9) or [None] * jobs)[:jobs]
 
