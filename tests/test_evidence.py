@@ -145,5 +145,6 @@ def test_own_runs_come_seed_by_seed_so_that_methods_can_be_compared_at_any_time(
     dw = grid["mnist", "pathological", "dw10", 1]
     assert (dw.model, dw.participation, dw.algorithm) == ("feddw_cnn_mnist(bias=False)", 0.5, "dw(mu=10.0)")
     assert own_grid("fedlws", "cifar10", "smoke")["cifar10", 100, "lws", 1].dataset == "digits"
+    assert {key[3] for key in own_grid("fedlaw", "simple_cnn", "smoke")} == {8, 9}
     with pytest.raises(FedlibError, match="panel run at its own setting of fedlws"):
         own_grid("fedlws", "vit", "paper")

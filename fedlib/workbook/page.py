@@ -23,7 +23,7 @@ from fedlib.core.registry import require_one_of
 from fedlib.core.spec import RunSpec
 from fedlib.runs import engine
 from fedlib.workbook import frames, settings
-from fedlib.workbook.claims import Effect, definitions, judge
+from fedlib.workbook.claims import Claim, Effect, definitions, judge
 from fedlib.workbook.evidence import Evidence
 from fedlib.workbook.headline import differences, headline
 from fedlib.workbook.plots import reported_vs_ours
@@ -59,6 +59,7 @@ class Page:
         self.titles: dict[str, str] = {}  # of panels
         self.records: dict = {}
         self.jobs: dict = {}
+        self.judged: list[Claim] = []  # what claims() found
         self._builders: list[Callable[[str], dict]] = []
 
     # The grid.
@@ -317,7 +318,7 @@ class Page:
             have = "has no effect on this page" if wrong[0] in known else "is not in claims.yaml"
             raise FedlibError(f"Claims and effects must match one to one: {wrong[0]} {have} ({len(wrong)} such).")
         effects = {n: e if isinstance(e, Effect) else Effect(e) for n, e in given.items()}
-        found = [judge(known[n], effects[n], self.evidence, self.cell_name) for n in known]
+        self.judged = found = [judge(known[n], effects[n], self.evidence, self.cell_name) for n in known]
         if self.scale == "smoke":
             print("smoke scale: no verdicts")
             return
