@@ -24,6 +24,7 @@ from fedlib.federation.federation import Federation
 from fedlib.runs.engine import run
 from fedlib.runs.execute import simulate
 from fedlib.runs.processes import share_out, train_all
+from fedlib.runs.ray import Ray
 from fedlib.runs.store import Store
 
 TINY = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", rounds=2)
@@ -289,6 +290,11 @@ def test_what_a_run_gets_of_a_card(monkeypatch):
         run([TINY], engine=train_all, gpus=0.5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-ab, GPU-cd")
     assert share_out(3, None) == ["GPU-ab", "GPU-cd", "GPU-ab"]
+
+
+def test_what_a_run_gets_on_a_cluster():
+    assert Ray().share_of({"CPU": 8.0, "GPU": 2.0}) == 0.25 and Ray().share_of({"CPU": 8.0}) == 0
+    assert Ray(gpus=0.0).share_of({"GPU": 2.0}) == 0 and Ray(gpus=2.0).share_of({}) == 2
 
 
 @pytest.fixture

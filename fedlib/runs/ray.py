@@ -41,9 +41,7 @@ class Ray:
         except ImportError:
             raise FedlibError("The engine ray needs the package ray: pip install -e '.[ray]' in the clone.") from None
         connect(self.address)
-        gpus = self.gpus
-        if gpus is None:
-            gpus = SHARE if ray.cluster_resources().get("GPU") else 0.0
+        gpus = self.share_of(ray.cluster_resources())
         before = {spec: store.find(spec.id, spec) for spec in todo}
         failures = {}
         with Bar(todo, progress) as bar:
@@ -68,6 +66,10 @@ class Ray:
             finally:  # which ends the tasks that are still running, too
                 ray.shutdown()
         report(failures, todo)
+
+    def share_of(self, resources: dict) -> float:
+        """What a run gets of a GPU on a cluster with these; without a share Ray would hide its GPUs from the run."""
+        return self.gpus if self.gpus is not None else SHARE if resources.get("GPU") else 0.0
 
 
 def connect(address: str, seconds: float = 60) -> None:
