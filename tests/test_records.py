@@ -8,7 +8,9 @@ import pytest
 
 import fedlib
 from fedlib.core.errors import FedlibError
+from fedlib.core.paths import ROOT
 from fedlib.runs.store import Store, committed
+from fedlib.workbook.settings import own_grid
 
 BASE = fedlib.RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", clients=2, rounds=3, subset=200)
 
@@ -34,6 +36,20 @@ def test_runs_are_filtered_and_sorted(two, shell):
     rows = list(csv.DictReader(io.StringIO(shell("runs", "--own", "--algorithm=*lws*", "--csv").stdout)))
     assert [row["id"] for row in rows] == [two[1].id]
     assert shell("runs", "--own", "--dataset=mnist").stdout.splitlines()[-1] == "0 runs."
+
+
+def test_what_runs_cost_is_added_up_by_paper_and_machine(two):
+    from fedlib.cli.records import cost
+
+    lap = Store(ROOT / "papers" / "runs").get(
+        own_grid("fedlap", "mnist", "paper")["mnist", "no stragglers", "fedlap", 1].id
+    )
+    spent = cost([*two, lap])
+    assert {name: part["runs"] for name, part in spent["paper"].items()} == {"FedLap": 1, "on no page": 2}
+    hours = sum(record.json["seconds"] for record in (*two, lap)) / 3600
+    for parts in spent.values():
+        assert sum(part["core_hours"] for part in parts.values()) == pytest.approx(hours)
+    assert all(name.startswith("cpu, ") for name in spent["machine"])
 
 
 def test_show_has_the_curve_and_the_picture(two, shell, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections.abc import Iterable
 
 import click
 import pandas as pd
@@ -16,6 +17,7 @@ from fedlib.runs.record import Record
 from fedlib.runs.store import default_store
 from fedlib.workbook import frames, notebooks, plots
 from fedlib.workbook.comparison import save_figure
+from fedlib.workbook.settings import names
 
 COLUMNS = ("id", "dataset", "partition", "model", "algorithm", "seed", "rounds", "status", "accuracy", "seconds")
 FILTERS = ("dataset", "partition", "model", "algorithm", "seed", "rounds", "status")
@@ -36,8 +38,9 @@ def with_filters(command):
 @click.option("--sort", type=click.Choice(COLUMNS), default="dataset", show_default=True)
 @click.option("--most", type=click.IntRange(min=1), default=40, show_default=True, help="Lines that are printed.")
 @click.option("--csv", is_flag=True, help="Print all of them as CSV.")
+@click.option("--summary", is_flag=True, help="What they cost: core-hours by paper and by kind of machine.")
 @json_option
-def runs(own, sort, most, csv, as_json, **globs):
+def runs(own, sort, most, csv, summary, as_json, **globs):
     """The runs on record, yours and the workbook's; accuracy in percent after the last round.
 
     A filter is a name, such as dirichlet, or a glob over the whole written form.
@@ -46,8 +49,11 @@ def runs(own, sort, most, csv, as_json, **globs):
     fedlib runs --dataset mnist --algorithm '*lws*' --sort accuracy
     fedlib runs --own
     fedlib runs --status diverged --csv > diverged.csv
+    fedlib runs --summary
     """
     wanted = {name: glob for name, glob in globs.items() if glob is not None}
+    if summary:
+        return print_cost(cost(lookup.runs(own=own, **wanted)), as_json)
     rows = pd.DataFrame([row(found) for found in lookup.runs(own=own, **wanted)], columns=COLUMNS)
     rows = rows.sort_values([sort, "id"], ascending=[sort not in ("accuracy", "seconds"), True], kind="stable")
     if as_json:
@@ -66,6 +72,40 @@ def row(found: Record) -> dict:
     accuracy = round(float(scored[-1]), 4) if len(scored) else None
     about |= dict(rounds=found.rounds_done, status=found.status, accuracy=accuracy, seconds=found.json["seconds"])
     return {"id": found.id} | about
+
+
+def cost(found: Iterable[Record]) -> dict[str, dict[str, dict]]:
+    """Runs and core-hours by the paper whose pages first show them, in the order of papers, and by kind of machine."""
+    home: dict[str, str] = {}
+    for paper in names()["papers"] if IN_CLONE else ():
+        for nb in notebooks.find([paper]):
+            if nb.paper == paper:
+                home = {job.id: names()["papers"][paper] for job in nb.plan().values()} | home
+    spent: dict[str, dict[str, dict]] = {"paper": {}, "machine": {}}
+    for record in found:
+        for kind, name in ("paper", home.get(record.id, "on no page")), ("machine", machine(record)):
+            so_far = spent[kind].setdefault(name, {"runs": 0, "core_hours": 0.0})
+            so_far["runs"] += 1
+            so_far["core_hours"] += record.json["seconds"] / 3600
+    order = [*names()["papers"].values(), "on no page"]
+    spent["paper"] = {name: spent["paper"][name] for name in order if name in spent["paper"]}
+    return spent
+
+
+def machine(record: Record) -> str:
+    """What made a record, as far as it says so: ``cpu, AVX512, AuthenticAMD 25 17``."""
+    made = record.json["environment"]
+    return ", ".join(str(made[part]) for part in ("device", "capability", "cpu") if made.get(part))
+
+
+def print_cost(spent: dict, as_json: bool) -> None:
+    if as_json:
+        return print_json(spent)
+    for kind, parts in spent.items():
+        rows = sorted(parts.items(), key=lambda part: -part[1]["runs"]) if kind == "machine" else parts.items()
+        print_table([(kind, "runs", "core-hours"), *((n, c["runs"], f"{c['core_hours']:.1f}") for n, c in rows)])
+    hours = sum(c["core_hours"] for c in spent["paper"].values())
+    click.echo(f"{counted(sum(c['runs'] for c in spent['paper'].values()), 'run')}, {hours:.1f} core-hours.")
 
 
 @click.command(cls=Command)
