@@ -106,10 +106,10 @@ def main(name: str, rounds: int) -> dict:
     x, y = data(name, spec.clients)
     algorithm, optimizer, samples = Algorithm("fedavg"), OPTIMIZERS.make(spec.optimizer), SAMPLES[name]
     theta, buffers, moments = flat.theta.clone(), flat.buffers.clone(), optimizer.state(flat.theta)
-    thetas = matrix(spec.cohort, len(theta))
+    thetas = matrix(spec.clients_per_round, len(theta))
     start, stamps = theta.clone(), [time.time()]
     for number in range(rounds + 1):
-        ids = np.random.RandomState(7000 + number).choice(spec.clients, spec.cohort, replace=False).tolist()
+        ids = np.random.RandomState(7000 + number).choice(spec.clients, spec.clients_per_round, replace=False).tolist()
         client_buffers = matrix(len(ids), len(buffers))
         for row, k in enumerate(ids):
             flat.theta.copy_(theta)
@@ -136,7 +136,7 @@ def main(name: str, rounds: int) -> dict:
         "rounds": rounds,
         "sec_per_round": round(median, 4),
         "startup_s": round(stamps[0] - psutil.Process().create_time() + max(0.0, seconds[0] - median), 2),
-        "samples_per_s": round(spec.cohort * samples / median, 1),
+        "samples_per_s": round(spec.clients_per_round * samples / median, 1),
         "loss": round(float(loss), 6),
         "update_norm": round(float((theta - start).norm()), 5),
         "max_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,

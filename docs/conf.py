@@ -2,7 +2,7 @@
 
 project = "fedlib"
 html_title = "fedlib"
-extensions = ["myst_nb", "sphinx-mathjax-offline"]
+extensions = ["myst_nb", "sphinx-mathjax-offline", "sphinx.ext.autodoc"]
 root_doc = "index"
 exclude_patterns = ["conf.py"]
 nb_execution_mode = "off"  # pages show what the notebooks were executed to
@@ -21,3 +21,6 @@ html_show_sourcelink = False
 nb_code_prompt_show = "Show code"
 nb_code_prompt_hide = "Hide code"
 html_favicon = "_static/favicon.svg"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 100

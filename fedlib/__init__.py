@@ -1,5 +1,8 @@
 """fedlib: five federated-learning papers, one implementation, every table and figure."""
 
+# Imports of fedlib inside functions, all that there are: runs.worker twice (a worker first sees whether its driver is
+# still there, before anything heavy), runs.measures.under_flower (an optional extra). The lists of names below, in
+# cli and in core.components import by name, on first use: --help must not wait for torch.
 __version__ = "0.1.0"
 _LAZY = {
     "RunSpec": "fedlib.core.spec",

@@ -9,7 +9,7 @@ which the host waits. A copy waits too.
 
 import sys
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+
+from fedlib.data import imagenet
 
 aten, functorch = torch.ops.aten, torch._C._functorch
 CPU, CARD = torch.device("cpu"), torch.device("cuda:0")
@@ -37,6 +39,7 @@ class Card:
     def __init__(self):
         self.memory: dict[int, StorageWeakRef] = {}  # a weak reference keeps the address from being given away again
         self.launches, self.copies, self.reads, self.seeded = Counter(), Counter(), Counter(), set()
+        self.recording: Graph | None = None  # what a CUDA graph is made of is not done but noted
         self.depth = 0  # of calls with tensors of the card: what torch makes inside of them, it makes there
 
     def holds(self, tensor: Tensor) -> bool:
@@ -54,6 +57,36 @@ class Card:
     def waits(self) -> int:
         """How often the host stood still."""
         return self.copies.total() + self.reads.total()
+
+
+class Graph:
+    """A CUDA graph: operations on fixed memory, noted once and done by ``replay``, whatever the host says then."""
+
+    def __init__(self, card: Card):
+        self.card, self.operations, self.kept = card, [], {}
+
+    def keep(self, tensors: list[Tensor]) -> None:
+        for storage in map(memory_of, tensors):
+            self.kept.setdefault(storage._cdata, (storage, storage.clone()))
+
+    @contextmanager
+    def noted(self):
+        self.before, self.card.recording = self.card.copies | self.card.reads, self
+        try:
+            yield
+        finally:
+            self.card.recording = None
+            for storage, before in self.kept.values():
+                storage.copy_(before)
+
+    def replay(self) -> None:
+        self.card.launches[place(), "replay"] += 1
+        with _disable_current_modes(), torch.no_grad():
+            for func, args, kwargs, out in self.operations:
+                if not func.is_view:
+                    again = func(*args, **kwargs)
+                    for old, new in zip(tensors_in(out), tensors_in(again), strict=True):
+                        old.copy_(new)
 
 
 def memory_of(tensor: Tensor):
@@ -87,7 +120,11 @@ class Kernels(TorchDispatchMode):
         there = [card.holds(t) for t in given]
         if any(there):
             self.count(func, args, kwargs, given, there)
+        if card.recording:
+            card.recording.keep(given)
         out = func(*args, **kwargs)
+        if card.recording and (any(there) or card.depth):
+            card.recording.operations.append((func, args, kwargs, out))
         onto_cpu = func in COPIES and func is not aten._to_copy.default and not there[0]
         if any(there) and not onto_cpu or not given and card.depth:
             card.take(*tensors_in(out))
@@ -106,7 +143,10 @@ class Kernels(TorchDispatchMode):
         masked = func in INDEXED and any(t.dtype in (torch.bool, torch.uint8) for t in tensors_in(args[1]))
         if func in ANSWERS or masked:
             card.reads[place(), name] += 1
-        if not func.is_view and name not in NO_KERNEL:
+        if card.recording:
+            if (card.copies | card.reads) != card.recording.before:
+                raise RuntimeError(f"{name}: operation not permitted when stream is capturing")
+        elif not func.is_view and name not in NO_KERNEL:
             card.launches[place(), name] += kernels(name, args)
 
 
@@ -253,13 +293,16 @@ def second_device():
         return torch.get_rng_state()
 
     cuda = dict(
-        is_available=lambda: True, device_count=lambda: 2, get_rng_state=state, set_rng_state=lambda *_: None,
-        get_device_name=lambda *_: "second device",
+        is_available=lambda: True, device_count=lambda: 2, get_rng_state=state,
+        set_rng_state=lambda state, *_: torch.set_rng_state(state),
+        get_device_name=lambda *_: "second device", Stream=mock.Mock, stream=lambda aside: nullcontext(),
+        current_stream=mock.Mock, CUDAGraph=lambda: Graph(card), graph=Graph.noted,
     )  # fmt: skip
     with ExitStack() as pretended:
         pretended.enter_context(mock.patch.multiple(torch, load=loading, autocast=Autocast))
         pretended.enter_context(mock.patch.multiple(torch.cuda, **cuda))
         pretended.enter_context(mock.patch.dict("os.environ"))
         pretended.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
+        imagenet.cache_clear()  # it may lie on an earlier card
         with Kernels(card), Calls(card):
             yield card

@@ -148,6 +148,9 @@ def test_a_record_cut_in_half_is_reported_and_left_alone(shell, tmp_path, notebo
 
 def test_plan_and_run(shell, tmp_path, notebook):
     planned = json.loads(shell("plan", notebook, "--json").stdout)
+    listed = shell("plan", notebook, "--runs").stdout.splitlines()
+    assert planned["ids"] and "core time" in listed[0]
+    assert {line.split()[0] for line in listed[1 : len(planned["ids"]) + 1]} == set(planned["ids"])
     assert planned["total"]["missing"] == len(planned["ids"]) == 3 and planned["total"]["seconds"] > 0
     assert planned["total"]["gpu_seconds"] == pytest.approx(planned["notebooks"][0]["gpu_seconds"]) != 0
     assert files(tmp_path) == ["notebooks/mine/table01_tiny.ipynb"], "a plan trains nothing"

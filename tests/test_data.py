@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 from fedlib import data
 from fedlib.core.errors import FedlibError
 from fedlib.data import formats, sources
-from fedlib.data.images import small_digits
+from fedlib.data.digits import small_digits
 
 REAL = data.data_dir()  # before any test points elsewhere
 
@@ -93,10 +93,10 @@ def equal(found: sources.Arrays, expected: sources.Arrays) -> bool:
 def test_idx_files_are_read_cached_and_then_no_longer_needed(folder, name, pack):
     arrays = small_mnist()
     source = small(name, arrays)
-    write_idx(folder / source.forms[0].folder, arrays, pack)
+    write_idx(folder / source.layouts[0].folder, arrays, pack)
     found, where = sources.read(source)
     assert equal(found, arrays) and where == "data directory"
-    for file in (folder / source.forms[0].folder).iterdir():
+    for file in (folder / source.layouts[0].folder).iterdir():
         file.unlink()
     assert equal(sources.read(source)[0], arrays)
     assert sources.header(source) == dict(train=30, test=10, source="data directory", checksum=source.digest)
@@ -153,7 +153,7 @@ def damage_swap_labels(raw: bytes) -> bytes:
 def test_a_damaged_cached_file_is_noticed_and_rebuilt(folder, damage):
     arrays = small_mnist()
     source = small("mnist", arrays)
-    write_idx(folder / source.forms[0].folder, arrays)
+    write_idx(folder / source.layouts[0].folder, arrays)
     sources.read(source)
     sound = source.cache.read_bytes()
     source.cache.write_bytes(damage(sound))
@@ -186,7 +186,7 @@ def test_a_missing_data_set_names_all_three_ways_in_one_sentence(folder, name):
     with pytest.raises(FedlibError) as error:
         data.get(name, progress=False)
     text = str(error.value)
-    assert str(folder / source_of(name).forms[0].folder) in text and source_of(name).ways[1].name in text
+    assert str(folder / source_of(name).layouts[0].folder) in text and source_of(name).downloads[1].name in text
     assert "torchvision's download" in text and "is not installed" in text and "\n" not in text
     assert [p.suffix for p in folder.iterdir()] == [".lock"]  # nothing half-fetched is left
 
@@ -238,7 +238,9 @@ def test_torchvision_downloads_the_binary_cifar_archive_and_checks_it(folder, se
         archive.add(tmp_path / "cifar-10-batches-bin", "cifar-10-batches-bin")
     md5 = hashlib.md5((root / "cifar.tar.gz").read_bytes()).hexdigest()
     way = sources.torchvision_archive(address + "cifar.tar.gz", md5 if sound else "0" * 32, "cifar-10-batches-bin")
-    source = small("cifar10", arrays, ways=(sources.Way("torchvision", way, source_of("cifar10").forms[0]),))
+    source = small(
+        "cifar10", arrays, downloads=(sources.Download("torchvision", way, source_of("cifar10").layouts[0]),)
+    )
     if sound:
         found, where = sources.read(source, progress=False)
         assert equal(found, arrays) and where == "torchvision"

@@ -23,7 +23,7 @@ from scipy.sparse import csr_matrix
 
 from fedlib import RunSpec, data
 from fedlib.core.errors import FedlibError
-from fedlib.data import formats, sources, text
+from fedlib.data import formats, sources, text_formats
 from fedlib.runs.execute import execute
 
 RNG = np.random.default_rng(0)
@@ -50,13 +50,13 @@ def small(folder, monkeypatch):
     def shrink(name: str, train: int, test: int) -> data.Dataset:
         entry = data.DATASETS.make(name)
         part = next(p for p, s in entry.sources.items() if s is entry.source)
-        forms = tuple(
+        layouts = tuple(
             dataclasses.replace(f, md5=tuple(md5(p) for p in sources.found(folder / f.folder, f.files) or ()))
             if f.md5
             else f
-            for f in entry.source.forms
+            for f in entry.source.layouts
         )
-        made = dataclasses.replace(entry.source, sizes=(train, test), digest="", forms=forms)
+        made = dataclasses.replace(entry.source, sizes=(train, test), digest="", layouts=layouts)
         monkeypatch.setitem(type(entry).sources, part, made)
         return data.get(name, progress=False)
 
@@ -257,19 +257,19 @@ def test_four_domains_of_digits(folder, small, monkeypatch):
 
 def test_words_are_numbered_by_frequency_in_the_training_texts_alone():
     train = [("B b b. A a! don't", 0), ("c, a <br />d", 1)]  # a and b three times each, then c, d, don't once
-    arrays = text.numbered(train, [("b zebra A zebra zebra", 1)])
+    arrays = text_formats.numbered(train, [("b zebra A zebra zebra", 1)])
     order = {"a": 2, "b": 3, "c": 4, "d": 5, "don't": 6}
     assert arrays["x_train"][0, :7].tolist() == [order[w] for w in ("b", "b", "b", "a", "a", "don't")] + [0]
     assert arrays["x_train"][1, :4].tolist() == [order[w] for w in ("c", "a", "d")] + [0]
     assert arrays["x_test"][0, :6].tolist() == [3, 1, 2, 1, 1, 0]  # zebra is unknown, however often it occurs
-    assert arrays["x_train"].shape == (2, text.LENGTH) and arrays["y_train"].tolist() == [0, 1]
-    assert text.words("Ärger über 价格 2x") == ["ärger", "über", "价", "格", "2x"]
+    assert arrays["x_train"].shape == (2, text_formats.LENGTH) and arrays["y_train"].tolist() == [0, 1]
+    assert text_formats.words("Ärger über 价格 2x") == ["ärger", "über", "价", "格", "2x"]
 
 
 def test_long_texts_are_cut_and_rare_words_unknown(monkeypatch):
-    monkeypatch.setattr(text, "VOCABULARY", 5)
+    monkeypatch.setattr(text_formats, "VOCABULARY", 5)
     long = " ".join(["a"] * 150 + ["b"] * 100 + ["z"] * 300)  # z is the most frequent, but never in the part kept
-    x = text.numbered([(long, 0), ("d c c b", 1)], [("", 0)])["x_train"]
+    x = text_formats.numbered([(long, 0), ("d c c b", 1)], [("", 0)])["x_train"]
     assert x[0].tolist() == [3] * 150 + [4] * 50 and x[1, :4].tolist() == [1, 1, 1, 4]
 
 
@@ -316,7 +316,7 @@ def test_imdb_is_the_same_from_its_folders_and_from_the_package(folder, small, t
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(t)
     d = small("imdb", 8, 8)
-    package = text.read_imdb_json(tmp_path)
+    package = text_formats.read_imdb_json(tmp_path)
     assert d.x_train.numpy().tolist() == package["x_train"].tolist() and d.y_test.tolist() == package["y_test"].tolist()
     bad = d.x_train == d.x_train[d.y_train == 0][0, 3]
     assert torch.equal(bad.any(1), d.y_train == 0)  # texts kept their labels
@@ -326,7 +326,7 @@ def test_amazon_counts_are_the_same_from_text_and_from_arrays(folder, small):
     root = folder / "amazon_review"
     root.mkdir()
     arrays, dense = {}, {}
-    for domain in text.DOMAINS:
+    for domain in text_formats.DOMAINS:
         for part, n in (("train", 6), ("test", 3)):
             x, y = RNG.poisson(0.002, (n, 5000)), RNG.integers(0, 2, n)
             x[:, 0] = 3
@@ -341,7 +341,9 @@ def test_amazon_counts_are_the_same_from_text_and_from_arrays(folder, small):
             arrays[f"{domain}_{part}_y"] = y.astype(np.uint8)
             dense[domain, part] = x
     d = small("amazon", 24, 12)
-    assert torch.equal(d.x_train, torch.from_numpy(np.concatenate([dense[n, "train"] for n in text.DOMAINS])).half())
+    assert torch.equal(
+        d.x_train, torch.from_numpy(np.concatenate([dense[n, "train"] for n in text_formats.DOMAINS])).half()
+    )
     assert d.domain_test.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
     np.savez(root / "bow5000.npz", **arrays)
     (folder / "amazon.npz").unlink()
@@ -351,7 +353,7 @@ def test_amazon_counts_are_the_same_from_text_and_from_arrays(folder, small):
 
 def test_amazon_reviews_are_the_same_from_markup_and_from_json(folder, small):
     rows = []
-    for domain in text.DOMAINS:
+    for domain in text_formats.DOMAINS:
         for label, kind in enumerate(("negative", "positive")):
             common = dict(domain=domain, label=label, text=f"the {domain} & <so on>")
             mine = [common | dict(title=f"{kind} {k}") for k in range(5)]

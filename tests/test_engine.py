@@ -23,6 +23,8 @@ from fedlib.core.spec import RunSpec
 from fedlib.federation.federation import Federation
 from fedlib.runs.engine import run
 from fedlib.runs.execute import simulate
+from fedlib.runs.processes import share_out, train_all
+from fedlib.runs.ray import Ray
 from fedlib.runs.store import Store
 
 TINY = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", rounds=2)
@@ -32,7 +34,7 @@ class Deadly(RunSpec):
     """A run that takes its worker with it, as a lack of memory does, as often as DEATHS says."""
 
     @property
-    def cohort(self) -> int:  # asked for when its federation is made, in a worker
+    def clients_per_round(self) -> int:  # asked for when its federation is made, in a worker
         if current_process().name != "MainProcess" and not vars(self).get("begun"):
             object.__setattr__(self, "begun", True)
             assert torch.get_num_threads() == 1
@@ -40,7 +42,7 @@ class Deadly(RunSpec):
             tally.write_text(tally.read_text() + "x")
             if len(tally.read_text()) <= int(os.environ["DEATHS"]):
                 os.kill(os.getpid(), signal.SIGKILL)
-        return super().cohort
+        return super().clients_per_round
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
@@ -54,8 +56,10 @@ def test_a_dead_worker_costs_its_run_one_retry_and_the_others_nothing(tmp_path, 
         shown = capsys.readouterr().err
         assert "6/6 rounds" in shown and "about 00:00 left]" in shown
     else:
-        why = r"1 of 3 runs failed.*\n.*: tried twice: its process was killed by signal 9, perhaps out of memory: fewer"
-        with pytest.raises(FedlibError, match=f"{why} --jobs") as error:
+        why = (
+            r"1 of 3 runs failed.*\n.*: tried twice, then alone: its process was killed by signal 9, perhaps out of mem"
+        )
+        with pytest.raises(FedlibError, match=why) as error:
             run([deadly, *others], jobs=2, store=store)
         assert f"{deadly.id} (fedavg on digits, seed 0) failed" in str(error.value)
     made = {deadly.id: deaths == 1} | {spec.id: True for spec in others}
@@ -114,12 +118,12 @@ FIVE = {
     "raises": r"ValueError: no such weight \(misbehave.py, line \d+\)",
     "exits": "tried twice: its process ended, exit code 3",
     "sleeps": "tried twice: no round was finished within 30 seconds",
-    "eats": r"tried twice: RuntimeError: .*can't allocate memory.*, out of memory: fewer --jobs",
+    "eats": r"tried twice, then alone: RuntimeError: .*can't allocate memory.*, out of memory",
     "leaves": r"OSError: left a thread \(misbehave.py, line \d+\)",
 }
 OTHERS = {
-    "lacks": r"tried twice: MemoryError \(misbehave.py, line \d+\), out of memory: fewer --jobs",
-    "card": "tried twice: OutOfMemoryError: CUDA out of memory .*, out of memory: fewer --jobs",
+    "lacks": r"tried twice, then alone: MemoryError \(misbehave.py, line \d+\), out of memory",
+    "card": "tried twice, then alone: OutOfMemoryError: CUDA out of memory .*, out of memory",
     "quits": "SystemExit",
     "interrupts": "KeyboardInterrupt",
     "pickles": "Unpicklable: 1 and 2",
@@ -200,6 +204,97 @@ class Failing(Local):
 
     def begin(self, c: Client) -> None:
         raise {1: ValueError("one"), 2: SystemExit(0), 3: KeyboardInterrupt()}[c.spec.seed]
+
+
+ON_CARDS = """
+import os, sys, time
+from pathlib import Path
+import torch
+from fedlib import FedlibError, RunSpec
+from fedlib.runs.engine import run
+
+if __name__ == "__main__":
+    torch.cuda.device_count = lambda: int(sys.argv[1])  # as a machine with cards has it
+    tiny = RunSpec(dataset="digits", model="mlp(hidden=4)", partition="iid", rounds=1, algorithm="crowded")
+    specs = [tiny.replace(seed=seed) for seed in range(5)] + [tiny.replace(algorithm="crowded(large=True)", seed=9)]
+    try:
+        run(specs[::-1], jobs=3, gpus=eval(sys.argv[2]))
+    except FedlibError as error:
+        print(error)
+"""
+CROWDED = """
+import os, time
+from pathlib import Path
+import torch
+from fedlib.algorithms import Weighting, register
+
+@register("crowded")
+class Crowded(Weighting):
+    '''Notes its card and who else is on it; the large run lacks memory unless nobody is.'''
+    large: bool = False
+
+    def weigh(self, r, weights):
+        card = os.environ.get("CUDA_VISIBLE_DEVICES", "none")
+        mine = Path(f"on {card} {os.getpid()} {self.large}")
+        mine.touch()
+        time.sleep(1)
+        others = [path for path in Path().glob(f"on {card} *") if path != mine]
+        with open("seen", "a") as file:
+            print(card, self.large, len(others), file=file)
+        mine.unlink()
+        if self.large and others:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return weights
+"""
+
+
+@pytest.fixture
+def seen(script, tmp_path):
+    """Train six runs in three processes on some cards; [(card, whether the run is large, others on its card)]."""
+    (tmp_path / "crowded.py").write_text(CROWDED)
+
+    def call(count, gpus, visible):
+        variables = {"FEDLIB_PLUGINS": str(tmp_path / "crowded.py"), "CUDA_VISIBLE_DEVICES": visible}
+        done = script(ON_CARDS, count, gpus, **variables)
+        lines = (tmp_path / "seen").read_text().splitlines() if (tmp_path / "seen").exists() else []
+        return [(card, large == "True", int(others)) for card, large, others in map(str.split, lines)], done
+
+    return call
+
+
+def test_cards_are_shared_out_and_a_run_that_lacks_memory_gets_one_alone(seen, tmp_path):
+    found, done = seen(1, "None", "5,7")
+    assert {card for card, _, _ in found} == {"5"}, "the second one does not exist"
+    large = [others for _, is_large, others in found if is_large]
+    assert len(large) == 2 and large[0] > 0 == large[1] and found[-1][1], "again, when the others are done"
+    assert len(Store(tmp_path / "runs").ids()) == 6, done.stdout
+
+
+def test_every_worker_has_one_card(seen):
+    found, _ = seen(2, "1.0", "5,7")
+    assert {card for card, _, _ in found} == {"5", "7"} and all(others == 0 for _, _, others in found)
+
+
+def test_what_a_run_gets_of_a_card(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert share_out(3, None) == [None] * 3, "no cards: as many processes as asked for"
+    with pytest.raises(FedlibError, match="no CUDA device"):
+        share_out(3, 0.5)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert share_out(3, None) == ["0", "1", "0"] and share_out(64, None) == ["0", "1"] * 4
+    assert share_out(64, 0.1) == ["0", "1"] * 10 and share_out(64, 1.0) == share_out(64, 0.6) == ["0", "1"]
+    for gpus in (0.0, 1.5, -1.0):
+        with pytest.raises(FedlibError, match="more than 0, at most 1"):
+            share_out(3, gpus)
+    with pytest.raises(FedlibError, match="an engine has its own"):
+        run([TINY], engine=train_all, gpus=0.5)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-ab, GPU-cd")
+    assert share_out(3, None) == ["GPU-ab", "GPU-cd", "GPU-ab"]
+
+
+def test_what_a_run_gets_on_a_cluster():
+    assert Ray().share_of({"CPU": 8.0, "GPU": 2.0}) == 0.25 and Ray().share_of({"CPU": 8.0}) == 0
+    assert Ray(gpus=0.0).share_of({"GPU": 2.0}) == 0 and Ray(gpus=2.0).share_of({}) == 2
 
 
 @pytest.fixture

@@ -47,10 +47,12 @@ def test_training_is_allowed(monkeypatch, text):
     [
         *(("FEDLIB_JOBS", environment.jobs, text) for text in ("0", "-1", "1.5", "many", "9" * 400, "²", "1e3")),
         *(("FEDLIB_TRAIN", environment.may_train, text) for text in ("maybe", "2", "nope")),
+        *(("FEDLIB_CUDA_GRAPHS", environment.cuda_graphs, text) for text in ("maybe", "2")),
         *(
             ("FEDLIB_CHECKPOINT_SECONDS", environment.checkpoint_seconds, text)
             for text in ("abc", "nan", "-1", "inf", "1e999")
         ),
+        *(("FEDLIB_DEVICE", environment.device, text) for text in ("gpu", "cuda:9", "0")),
         *(("FEDLIB_HOURS", environment.hours, text) for text in ("soon", "nan", "-1", "inf")),
         *(("FEDLIB_STORE", default_store, text) for text in ("~nobody-of-this-name/x", "x" * 5000, __file__)),
         *(
@@ -68,10 +70,11 @@ def test_what_makes_no_sense_is_a_sentence_with_the_name_of_the_variable(monkeyp
 
 
 def test_what_makes_sense(monkeypatch, tmp_path):
-    for name in ("STORE", "DATA", "JOBS", "TRAIN", "CHECKPOINT_SECONDS", "PLUGINS"):
+    for name in ("STORE", "DATA", "JOBS", "TRAIN", "CHECKPOINT_SECONDS", "PLUGINS", "CUDA_GRAPHS"):
         monkeypatch.delenv(f"FEDLIB_{name}", raising=False)
     assert environment.store() is environment.data() is None and environment.plugins() == []
     assert environment.jobs() == os.cpu_count() and environment.checkpoint_seconds() == 20
+    assert not environment.cuda_graphs(), "nobody has measured them"
     monkeypatch.setenv("FEDLIB_JOBS", " 3 ")
     monkeypatch.setenv("FEDLIB_CHECKPOINT_SECONDS", "0.05")
     monkeypatch.setenv("FEDLIB_STORE", "~/runs")

@@ -2,10 +2,11 @@
 
 import pytest
 
+from fedlib.core.errors import FedlibError
 from fedlib.core.spec import Measure, RunSpec
-from fedlib.workbook.evidence import OWN, PART, REDUCED, STAND_IN, Evidence, grade
+from fedlib.workbook.evidence import OWN, PART, REDUCED, STAND_IN, Evidence, fields_of, grade
 from fedlib.workbook.page import Page
-from fedlib.workbook.settings import PAPERS, read, unstated
+from fedlib.workbook.settings import PAPERS, own_grid, read, setting, unstated
 
 PAPER = RunSpec(dataset="cifar10", model="simple_cnn", partition="dirichlet(alpha=0.1)", rounds=200, seed=1)
 
@@ -117,3 +118,33 @@ def test_what_is_not_stated_is_a_field_of_a_run(path):
     fields = {f.name for f in dataclasses.fields(RunSpec)}
     for exhibit in (None, *read(paper, "settings.yaml").get("open_for", {})):
         assert unstated(paper, exhibit) <= fields
+
+
+def test_the_runs_at_the_papers_own_settings_are_all_in_the_plan_and_differ_from_a_panel_in_nothing_else():
+    listed = {path.parent.name: read(path.parent.name, "settings.yaml") for path in PAPERS.glob("*/settings.yaml")}
+    papers = {paper: found["own"] for paper, found in listed.items() if paper != "synthesis" and "own" in found}
+    assert sorted(listed["synthesis"]["own"]) == sorted(
+        f"{p}.{panel}" for p, panels in papers.items() for panel in panels
+    )
+    for paper, panel in ((paper, panel) for paper, panels in papers.items() for panel in panels):
+        theirs = RunSpec(**setting(paper, panel, "paper"))
+        for (_, column, method, seed), spec in own_grid(paper, panel, "paper").items():
+            differs = {n for n, value in fields_of(spec).items() if value != fields_of(theirs)[n]}
+            free = {"partition", "participation", "algorithm", "seed"} | (
+                {"model"} if method.startswith("dw") else set()
+            )
+            assert differs <= free and spec.seed == seed, (paper, panel, column, method)
+
+
+def test_own_runs_come_seed_by_seed_so_that_methods_can_be_compared_at_any_time():
+    grid = own_grid("feddw", "mnist", "paper")
+    assert [key[3] for key in grid] == [1] * 6 + [2] * 6 + [3] * 6
+    assert {key[1:3] for key in list(grid)[:6]} == {
+        (e, m) for e in ("practical", "pathological") for m in ("fedavg", "dw", "dw10")
+    }
+    dw = grid["mnist", "pathological", "dw10", 1]
+    assert (dw.model, dw.participation, dw.algorithm) == ("feddw_cnn_mnist(bias=False)", 0.5, "dw(mu=10.0)")
+    assert own_grid("fedlws", "cifar10", "smoke")["cifar10", 100, "lws", 1].dataset == "digits"
+    assert {key[3] for key in own_grid("fedlaw", "simple_cnn", "smoke")} == {8, 9}
+    with pytest.raises(FedlibError, match="panel run at its own setting of fedlws"):
+        own_grid("fedlws", "vit", "paper")

@@ -3,10 +3,12 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
 
+import fedlib
 from fedlib.core.paths import ROOT
 
 GUIDES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
@@ -46,6 +48,18 @@ def test_every_command_that_is_named_exists(guide):
     assert set(named) <= set(COMMANDS), sorted(set(named) - set(COMMANDS))
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert ((ROOT / guide).parent / link).exists(), link
+
+
+def test_every_public_name_is_in_the_reference():
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = dict.fromkeys(re.findall(r"auto(?:class|function|exception):: (\S+)", text))
+    assert {f"fedlib.{name}" for name in fedlib.__all__} <= set(shown)
+    for full in shown:
+        module, _, name = full.rpartition(".")
+        assert getattr(import_module(module), name).__doc__, full
+    for full, members in re.findall(r"autoclass:: (\S+)\n +:members: (.+)", text):
+        module, _, name = full.rpartition(".")
+        assert set(members.split(", ")) <= set(dir(getattr(import_module(module), name))), full
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from fedlib.algorithms.law import swa_rate
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel, Layout
 from fedlib.core.random import stream
-from fedlib.core.registry import written
+from fedlib.core.registry import canonical
 from fedlib.core.spec import RunSpec
 from fedlib.models import build
 from fedlib.runs.execute import simulate
@@ -277,12 +277,12 @@ def test_the_released_server_keeps_its_momentum():
 
 def test_one_written_form_per_variant():
     for text in ("law(epochs=100)", "law(optimizer='adam(beta1=0.5, beta2=0.999)')", "law(bn=averaged, first=gamma)"):
-        assert written(ALGORITHMS.make(text)) == "law"
-    assert written(ALGORITHMS.make("law(variant=released, epochs=20, bn=proxy)")) == "law(variant=released)"
-    assert written(ALGORITHMS.make("law(variant=released, epochs=100)")) == "law(variant=released, epochs=100)"
+        assert canonical(ALGORITHMS.make(text)) == "law"
+    assert canonical(ALGORITHMS.make("law(variant=released, epochs=20, bn=proxy)")) == "law(variant=released)"
+    assert canonical(ALGORITHMS.make("law(variant=released, epochs=100)")) == "law(variant=released, epochs=100)"
     for name, epochs in {"law": 100, "gws": 100, "attentive": 100, "feddf": 100, "fedbe": 100, "server_ft": 2}.items():
         part = ALGORITHMS.make(name)
-        assert (part.chosen.epochs, part.chosen.optimizer) == (epochs, "adam(beta1=0.5)")
+        assert (part.resolved.epochs, part.resolved.optimizer) == (epochs, "adam(beta1=0.5)")
 
 
 @pytest.mark.parametrize(

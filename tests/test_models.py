@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from fedlib.core.errors import FedlibError
-from fedlib.core.registry import written
+from fedlib.core.registry import canonical
 from fedlib.models import MODELS, build
 
 MNIST, CIFAR, TINY, IMDB = (1, 28, 28), (3, 32, 32), (3, 64, 64), (200,)
@@ -49,6 +49,7 @@ CHOSEN = [
     ("textcnn", IMDB, 4, 32_000 * 32 + (3 + 4 + 5) * 32 * 100 + 300 + 300 * 4 + 4),
     ("feddw_mean", IMDB, 2, 10_000 * 32 + 32 * 256 + 256 + 256 * 128 + 128 + 128 * 2 + 2),
     ("amazon_mlp", (5000,), 2, 5_001_000 + 500_500 + 50_100 + 202),
+    ("projected", CIFAR, 10, 139_714 - 1_290 + (128 * 128 + 128) + (128 * 256 + 256) + (256 * 10 + 10)),
 ]
 
 IMAGE_MODELS = [
@@ -64,6 +65,7 @@ IMAGE_MODELS = [
     ("resnet20(shortcut=A)", CIFAR),
     ("feddw_cnn_mnist", MNIST),
     ("feddw_cnn_cifar10", CIFAR),
+    ("projected", CIFAR),
     ("feddw_shufflenet", CIFAR),
     ("feddw_mobilenet", CIFAR),
     ("vit(dim=32, depth=2, heads=2, mlp=32)", MNIST),
@@ -209,6 +211,16 @@ def test_the_mean_of_words_does_not_know_their_order():
         assert torch.allclose(net(words), net(words.flip(1)), atol=1e-6) == same, name
 
 
+def test_a_projection_head_is_what_the_classifier_and_moon_see():
+    net = build("projected(model=feddw_cnn_cifar10, size=40)", CIFAR, 10, seed=0).eval()
+    x, _ = digits(CIFAR)
+    inner = net.encoder.features(x)
+    z = net.projection2(torch.relu(net.projection1(inner)))
+    assert z.shape[1] == 40 and torch.equal(net.features(x), z) and torch.equal(net(x), net.classifier(z))
+    with pytest.raises(FedlibError, match="at least 1"):
+        MODELS.make("projected(size=0)")
+
+
 def test_shortcut_a_keeps_the_input():
     """With its convolutions silenced, a block of type A passes the subsampled input between zero channels."""
     block = build("resnet8(shortcut=A)", CIFAR, 10, seed=0).layer2[0].eval()
@@ -220,8 +232,8 @@ def test_shortcut_a_keeps_the_input():
 
 
 def test_one_hidden_layer_has_one_written_form():
-    assert written(MODELS.make("mlp(hidden=(64,))")) == written(MODELS.make("mlp(hidden=64)")) == "mlp(hidden=64)"
-    assert written(MODELS.make("mlp(hidden=(200, 200))")) == "mlp"
+    assert canonical(MODELS.make("mlp(hidden=(64,))")) == canonical(MODELS.make("mlp(hidden=64)")) == "mlp(hidden=64)"
+    assert canonical(MODELS.make("mlp(hidden=(200, 200))")) == "mlp"
 
 
 @pytest.mark.parametrize(

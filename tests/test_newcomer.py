@@ -1,9 +1,15 @@
 """What tripped people up on their first day."""
 
+import json
+
 import nbformat
 import pytest
+import torch
 
 import fedlib
+from fedlib.cli import cli
+from fedlib.core import paths
+from fedlib.core.device import device
 from fedlib.core.errors import FedlibError
 from fedlib.workbook import settings
 from fedlib.workbook.notebooks import BUILD, Notebook, execute, folder_of
@@ -53,3 +59,40 @@ def test_a_panel_without_a_scale_is_one_sentence(monkeypatch):
     monkeypatch.setattr(settings, "read", lambda paper, name: panels)
     with pytest.raises(FedlibError, match="There is no 'laptop:' in the panel digits of papers/mine/settings.yaml"):
         settings.setting("mine", "digits", "laptop")
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["plan"], ["run"], ["report"], ["site"], ["run", "fedlap"], ["audit"]])
+def test_without_the_clone_the_workbooks_commands_say_so(monkeypatch, arguments):
+    """They listed, planned and regenerated nothing without a word."""
+    monkeypatch.setattr(paths, "IN_CLONE", False)
+    with pytest.raises(FedlibError, match="installed without it: clone the repository"):
+        cli.main(arguments, standalone_mode=False)
+
+
+def test_one_thing_by_its_name(shell):
+    (found,) = json.loads(shell("params", "fedlap", "--json").stdout)
+    assert (
+        found["kind"] == "algorithm"
+        and {"name": "q", "type": "float", "default": 0.5, "about": ""} in found["parameters"]
+    )
+    told = shell("params", "dirichlet").stdout
+    assert told.startswith("dirichlet, a partition") and "always written out" in told
+    assert "did you mean 'fedprox'?" in shell("params", "fedprx").stderr
+
+
+def test_the_device_is_chosen(monkeypatch, shell):
+    monkeypatch.setenv("FEDLIB_DEVICE", "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device().type == "cpu"
+    monkeypatch.delenv("FEDLIB_DEVICE")
+    assert device().type == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device().type == "cpu"
+    monkeypatch.setenv("FEDLIB_DEVICE", "cuda")
+    with pytest.raises(FedlibError, match="sees no card here"):
+        device()
+    with pytest.raises(FedlibError, match="^FEDLIB_DEVICE is cuda"):
+        fedlib.run([fedlib.RunSpec(dataset="digits", model="mlp", partition="iid", seed=s) for s in (1, 2)], store="no")
+    run = ["simulate", "--dataset=digits", "--model=mlp", "--partition=iid", "--rounds=1", "-q"]
+    assert shell(*run, "--device=cpu").returncode == 0
+    assert "is cpu or cuda; got 'tpu'" in shell(*run, "--seed=7", FEDLIB_DEVICE="tpu").stderr

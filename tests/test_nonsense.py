@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedlib import Measure, RunSpec, cli
 from fedlib.algorithms import ALGORITHMS, Algorithm
 from fedlib.core.errors import FedlibError
-from fedlib.core.registry import parse, written
+from fedlib.core.registry import canonical, parse
 from fedlib.data import DATASETS
 from fedlib.data.partition import PARTITIONS
 from fedlib.models import MODELS
@@ -64,7 +64,7 @@ def test_a_written_form_is_read_or_refused_and_reads_back(text):
             assert str(Algorithm(str(thing))) == str(thing)
         elif read is not parse:
             registry = read.__self__
-            assert written(registry.make(written(thing))) == written(thing), "what is written is canonical"
+            assert canonical(registry.make(canonical(thing))) == canonical(thing), "what is written is canonical"
 
 
 @pytest.mark.parametrize("text", DEEP)
@@ -92,7 +92,7 @@ def test_every_parameter_of_everything_takes_a_value_or_says_what_it_takes(param
         thing = registry.make(text)
     except FedlibError as error:
         return sentence(error)
-    assert written(registry.make(written(thing))) == written(thing)
+    assert canonical(registry.make(canonical(thing))) == canonical(thing)
 
 
 @given(st.dictionaries(st.sampled_from(list(RunSpec.__dataclass_fields__)), values | forms, min_size=1, max_size=3))

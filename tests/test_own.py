@@ -126,3 +126,22 @@ def test_an_edited_class_makes_another_run():
         exec(f"{code}    def weigh(self, r, weights):\n        return weights ** {power}\n", names)
         ids.add(fedlib.RunSpec(dataset="digits", model="mlp", partition="iid", algorithm="own_rule").id)
     assert len(ids) == 2
+
+
+@pytest.mark.parametrize(
+    "plugin, says",
+    [
+        (PLUGIN.replace('2, ("a", "b"), "my file"', '("a", "b")'), "The data set mine cannot be loaded: TypeError: "),
+        (
+            PLUGIN.replace("nn.Linear(8, classes)", "nn.Linear(8, klasses)"),
+            "plain cannot be built for samples of shape",
+        ),
+    ],
+)
+def test_what_a_plugin_gets_wrong_is_a_sentence_with_its_place(tmp_path, shell, plugin, says):
+    x, y = samples()
+    np.savez(tmp_path / "mine.npz", x=x.numpy(), y=y.numpy())
+    (tmp_path / "plugin.py").write_text(plugin)
+    done = shell("simulate", *OPTIONS, FEDLIB_PLUGINS="plugin.py")
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and "(plugin.py, line " in done.stderr

@@ -7,7 +7,7 @@ from IPython.utils.capture import capture_output
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
-from fedlib.workbook.claims import HEADLINE, MIME
+from fedlib.workbook import HEADLINE, MIME
 from fedlib.workbook.notebooks import headed
 from fedlib.workbook.page import Page
 

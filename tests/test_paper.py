@@ -14,7 +14,7 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.runs.execute import simulate
 from fedlib.runs.record import Record
-from fedlib.workbook import frames, plots, reported, settings, tables
+from fedlib.workbook import frames, maps, plots, reported, settings, tables
 from fedlib.workbook import notebooks as workbook
 from fedlib.workbook.statistics import interval
 from fedlib.workbook.tables import show_table
@@ -53,7 +53,7 @@ def test_environments_change_a_panel_into_valid_runs():
         name: RunSpec(**settings.setting("feddw", "cifar10", "paper") | change)
         for name, change in settings.environments("feddw").items()
     }
-    assert [(r.partition, r.cohort) for r in runs.values()] == [
+    assert [(r.partition, r.clients_per_round) for r in runs.values()] == [
         ("dirichlet(alpha=0.5)", 10),
         ("dirichlet(alpha=0.1)", 5),
     ]
@@ -165,11 +165,11 @@ def test_weights_stand_beside_the_shares_of_the_data_in_the_cohort():
 def test_a_triangle_has_its_corners_where_one_share_is_all():
     _, [axis] = plots.panels(1)
     points = np.array([(1, 0, 0), (0, 1, 0), (0, 0, 1), (0.5, 0.5, 0)])
-    plots.triangle(axis, points, np.array([1.0, 2.0, 3.0, 4.0]), "abc")
+    maps.triangle(axis, points, np.array([1.0, 2.0, 3.0, 4.0]), "abc")
     at = {text.get_text(): text.get_position()[0] for text in axis.texts}
     assert at == {"a": 0, "b": 1, "c": 0.5}
     _, [axis] = plots.panels(1)
-    plots.simplex_path(axis, points, "abc")
+    maps.simplex_path(axis, points, "abc")
     dots = axis.collections[0].get_offsets()
     assert dots.tolist() == [pytest.approx(p) for p in ([0, 0], [1, 0], [0.5, 0.75**0.5], [0.5, 0])]
     assert axis.lines[-1].get_xydata().tolist() == [pytest.approx([0.5, 0.75**0.5 / 3])], "equal shares"
@@ -272,10 +272,10 @@ def test_partition_bubbles_shows_every_holding():
 
 def test_heatmaps_share_a_scale_and_keep_their_places():
     low, high = np.eye(2), np.full((2, 2), 4.0)
-    figure = plots.heatmaps({"SL": {"a": low, "b": high}, "CR": {"a": high, "b": low}}, ticks="xy")
-    axes, maps = figure.axes[:4], [axis.images[0] for axis in figure.axes[:4]]
-    assert [m.get_array().tolist() for m in maps] == [m.tolist() for m in (low, high, high, low)]
-    assert {m.get_clim() for m in maps} == {(0, 4)}
+    figure = maps.heatmaps({"SL": {"a": low, "b": high}, "CR": {"a": high, "b": low}}, ticks="xy")
+    axes, shown = figure.axes[:4], [axis.images[0] for axis in figure.axes[:4]]
+    assert [m.get_array().tolist() for m in shown] == [m.tolist() for m in (low, high, high, low)]
+    assert {m.get_clim() for m in shown} == {(0, 4)}
     assert [a.get_title() for a in axes] == ["a", "b", "", ""]
     assert [a.get_ylabel() for a in axes] == ["SL", "", "CR", ""]
 

@@ -23,6 +23,7 @@ from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs import engine, execute
 from fedlib.runs.compare import compare
 from fedlib.runs.execute import keep, run_one, simulate
+from fedlib.runs.lookup import on_record
 from fedlib.runs.partial import common_rounds, how_far
 from fedlib.runs.record import Record, checksum
 from fedlib.runs.store import Store, committed, default_store
@@ -310,6 +311,22 @@ def test_where_nothing_is_half_done_nothing_changes(whole):
     assert how_far([records[1].first(4), whole]).startswith("Half done: compared after 4 to 12 of 12 rounds")
 
 
+def test_a_method_without_its_last_bias_is_compared_with_those_that_have_it(whole):
+    def named(model: str, status: str, rounds: int) -> Record:
+        return edited(whole.first(rounds), spec=whole.json["spec"] | {"model": model}, status=status)
+
+    short, long = named("feddw_cnn_mnist(bias=False)", "partial", 4), named("feddw_cnn_mnist", "partial", 8)
+    assert [r.rounds_done for r in common_rounds([long, short])] == [4, 4]
+    wide = named("mlp(hidden=9)", "partial", 8)
+    assert [r.rounds_done for r in common_rounds([wide, short])] == [8, 4], "another network holds nobody back"
+
+
+def test_what_is_on_record_is_whole_or_half_done(tmp_path):
+    store, specs = Store(tmp_path), {"half": SPEC.replace(rounds=3), "none": SPEC.replace(seed=2)}
+    half(specs["half"], store, 2)
+    assert list(on_record(specs, store)) == ["half"]
+
+
 def test_a_run_that_diverged_stays_diverged_when_cut(whole):
     error = {"round": 9, "client": None, "message": "It diverged."}
     diverged = edited(whole, status="diverged", error=error)
@@ -390,7 +407,7 @@ def test_what_the_own_store_lacks_is_read_from_behind(tmp_path, whole):
     behind.put(whole)
     assert own.get(SPEC.id).json == whole.json and own.ids() == [] and not engine.missing([SPEC], own)
     more = SPEC.replace(probes="lap")
-    assert engine.missing([more], own) == [more.also(None)]
+    assert engine.missing([more], own) == [more.with_probes(None)]
     both = engine.run(more, store=own, progress=False)
     assert set(both.probes) == {"lap", "spread(every=2)"} and own.ids() == [SPEC.id]
     assert behind.get(SPEC.id).json == whole.json and not (behind.work).exists(), "nothing is written there"

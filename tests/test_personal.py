@@ -11,7 +11,7 @@ from fedlib.core.device import one_thread
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel, Layout
 from fedlib.core.spec import RunSpec
-from fedlib.federation.federation import Federation, cohort
+from fedlib.federation.federation import Federation, draw_clients
 from fedlib.models import MODELS, build
 from fedlib.models.base import evaluate
 from fedlib.runs.engine import run as run_all
@@ -111,7 +111,7 @@ def test_a_client_gets_its_own_head_back_and_the_common_body():
 
 def test_alone_nobody_learns_from_others():
     a = Run(algorithm="local", model="cnn_fmnist", subset=60, clients=6, participation=0.34)
-    once = set(cohort(a.spec, 1)[0]).difference(*(cohort(a.spec, n)[0] for n in (2, 3)))
+    once = set(draw_clients(a.spec, 1)[0]).difference(*(draw_clients(a.spec, n)[0] for n in (2, 3)))
     assert once, "somebody took part in the first round only"
     b = Run(algorithm="local", model="cnn_fmnist", subset=60, clients=6, participation=0.34, rounds=1)
     assert all(torch.equal(a.own(k), b.own(k)) for k in once)
@@ -299,7 +299,7 @@ def test_feddistill_is_the_divergence_from_the_mean_soft_label():
 
 def test_all_clients_own_models_are_scored_stale_ones_and_newcomers_too():
     a = Run(algorithm="fedper", model="cnn_fmnist", subset=120, clients=5, participation=0.4, rounds=2)
-    drawn = {k for n in (1, 2) for k in cohort(a.spec, n)[0]}
+    drawn = {k for n in (1, 2) for k in draw_clients(a.spec, n)[0]}
     assert set(a.now.clients) == drawn and 2 < len(drawn) < 5, "somebody is stale and somebody never took part"
     with one_thread():
         scores = []
@@ -311,7 +311,7 @@ def test_all_clients_own_models_are_scored_stale_ones_and_newcomers_too():
         first, again = a.evaluate(), a.evaluate()
     assert [first["accuracy"], first["loss"]] == np.mean(scores, axis=0).tolist() and again == first
     a.fed.train_cohort(3, a.algorithm, a.now, {})
-    newly = set(cohort(a.spec, 3)[0])
+    newly = set(draw_clients(a.spec, 3)[0])
     assert {k for k, kept in a.now.clients.items() if "score" not in kept} == newly, "others keep their score"
 
 
@@ -400,7 +400,7 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(text, says):
 def test_models_are_kept_for_the_clients_that_took_part_and_no_others():
     """1,000 clients would hold 1,000 models only if all of them had been drawn."""
     a = Run(algorithm="fedala", clients=8, participation=0.25, rounds=2)
-    assert set(a.now.clients) == {k for n in (1, 2) for k in cohort(a.spec, n)[0]}
+    assert set(a.now.clients) == {k for n in (1, 2) for k in draw_clients(a.spec, n)[0]}
     size = a.fed.flat.layout.size
     assert all(len(kept["model"][0]) == size and len(kept["model"][1]) == 0 for kept in a.now.clients.values())
     assert not Run(algorithm="feddistill").now.clients and not Run(algorithm="fedbabu").now.clients

@@ -123,7 +123,7 @@ def test_spread_by_hand():
 
 
 def test_server_step_by_hand():
-    r = after("gamma(gamma=0.5)", [3.0, 4.0, 0.0], [[3.0, 4.0, 10.0], [3.0, 4.0, 14.0]])  # average (3, 4, 12), then half
+    r = after("gamma(gamma=0.5)", [3.0, 4.0, 0.0], [[3.0, 4.0, 10.0], [3.0, 4.0, 14.0]])  # average (3, 4, 12)
     assert measure("server_step", r) == pytest.approx({"average": 12.0, "added": 6.5, "weights": 5.0})
     assert measure("server_step", after("fedavg", [3.0, 4.0, 0.0], [[0.0, 0.0, 0.0]]))["added"] == 0
 
@@ -636,3 +636,34 @@ def test_when_a_probe_is_due():
 def test_bad_probes_fail_at_once(text, says):
     with pytest.raises(FedlibError, match=says):
         TINY.replace(probes=text)
+
+
+# ---------------------------------------------------------------- the pull of FedDW's term
+
+
+def test_pull_is_autograds_gradient_of_loss_and_term():
+    fed, r = federated(TINY.replace(algorithm="dw", partition="shards(per_client=2)"))
+    found = measure("pull", r, fed)
+    omega, norms = r.broadcast["omega"], {"loss start": [], "term start": [], "loss end": [], "term end": []}
+    for k, theta in zip(r.ids, r.thetas, strict=True):
+        x, y = fed.x[fed.indices[k]], fed.y[fed.indices[k]]
+        for when, weights in {"start": r.aggregate, "end": theta}.items():
+            fed.flat.theta.copy_(weights)
+            w = fed.flat.model.classifier.weight
+            loss = torch.nn.functional.cross_entropy(fed.flat.model(x), y)
+            term = (omega - (w @ w.T).softmax(1)).square().mean()
+            for name, value in {"loss": loss, "term": term}.items():
+                norms[f"{name} {when}"].append(float(torch.autograd.grad(value, w)[0].norm()))
+    for name, values in norms.items():
+        assert found[name] == pytest.approx(sum(values) / len(values), rel=1e-3), name
+    assert min(found.values()) > 0
+
+
+def test_held_out_scores_on_the_servers_own_data_alone():
+    fed, r = federated(TINY.replace(proxy="balanced(size=50)"))
+    fed.flat.theta.copy_(r.aggregate)
+    x, y = fed.proxy
+    right = 100 * float((fed.flat.model(x).argmax(1) == y).float().mean())
+    assert len(y) == 50 and measure("held_out", r, fed)["accuracy"] == pytest.approx(right, rel=1e-3)
+    with pytest.raises(FedlibError, match="set proxy"):
+        TINY.replace(probes="held_out")

@@ -8,7 +8,7 @@ import pytest
 
 from fedlib.algorithms import ALGORITHMS, Algorithm
 from fedlib.core.errors import FedlibError
-from fedlib.core.registry import Registry, parse, written
+from fedlib.core.registry import Registry, canonical, parse
 
 
 def test_an_annotation_may_be_a_text(monkeypatch):
@@ -20,7 +20,7 @@ def test_an_annotation_may_be_a_text(monkeypatch):
     monkeypatch.setitem(sys.modules, "fedlib_plugin_later", types.SimpleNamespace(**names))
     things.register("mine")(names["Mine"])
     things.register("odd")(names["Odd"])
-    assert written(things.make("mine(a=2, b=3, c=y)")) == "mine(a=2.0, b=3, c=y)"
+    assert canonical(things.make("mine(a=2, b=3, c=y)")) == "mine(a=2.0, b=3, c=y)"
     with pytest.raises(FedlibError, match="must be float; got 'high'"):
         things.make("mine(a=high)")
     with pytest.raises(FedlibError, match="The types of Odd's parameters cannot be read: .*Nowhere"):

@@ -10,8 +10,9 @@ from second_device import second_device
 import fedlib
 from fedlib.algorithms import ALGORITHMS, Algorithm, Client
 from fedlib.algorithms.uv import median_apart
-from fedlib.core.device import prepare_device
-from fedlib.core.layout import FlatModel
+from fedlib.core.device import driver, prepare_device
+from fedlib.core.errors import FedlibError
+from fedlib.core.layout import FlatModel, gather
 from fedlib.core.spec import RunSpec
 from fedlib.federation.federation import Federation
 from fedlib.federation.training import train
@@ -82,6 +83,26 @@ def test_every_probe_has_the_cpus_numbers_and_asks_this_card_only(model):
     probes = "+".join(short.get(name, name) for name in PROBES.names())
     card = same_on_both(BASE.replace(model=model, algorithm="dw+law(epochs=2)", probes=probes))
     assert card.seeded == {torch.device("cuda:0")}, "every other card would get a context of its own"
+
+
+@pytest.mark.parametrize("transform", ["unit", "half", "imagenet"])
+@pytest.mark.parametrize("model", ["mlp(hidden=4)", "resnet8"])
+def test_training_images_are_bytes_on_a_card_and_scaled_there(model, transform):
+    spec = BASE.replace(dataset="digits(shape=(3, 12, 12))", model=model, transform=transform)
+    here, index = Federation(spec), torch.tensor([7, 3])
+    with second_device() as card:
+        there = Federation(spec)
+        assert there.x.x.dtype == torch.uint8 and there.x.x.is_cuda
+        gather(there.x, index)
+        copies = card.copies.total()
+        for i in (index.to("cuda"), torch.tensor([[5, 4], [2, 0]], device="cuda")[:, 0]):
+            gather(there.x, i)
+        assert card.copies.total() == copies + 2, "only those of the indices"
+        found = gather(there.x, index), next(there.x.split(2))
+        assert all(x.is_cuda for x in found)
+        found = [x.cpu() for x in found]
+    for x, expected in zip(found, (gather(here.x, index), here.x[:2]), strict=True):
+        assert torch.equal(x, expected) and x.stride() == expected.stride() and x.dtype == torch.float32
 
 
 WORDS = {"dataset": "digit_words", "model": "feddw_bilstm(vocabulary=258)", "rounds": 1, "local_epochs": 1}
@@ -174,6 +195,57 @@ def test_aggregate_takes_what_lies_on_either_device(algorithm, models, rest):
     assert there.factors == here.factors
 
 
+# A training step as a CUDA graph.
+
+
+@pytest.mark.parametrize(
+    "changes, recorded",
+    [
+        ({"model": "mlp(hidden=16)"}, True), ({"model": "cnn_fmnist", "algorithm": "awa(steps=5)+lws"}, True),
+        ({"model": "resnet8", "lr_decay": 0.5, "optimizer": "sgd(momentum=0.9, weight_decay=0.1)"}, True),
+        ({"model": "feddw_cnn_mnist", "dataset": "digits", "local_epochs": 1}, False),
+        ({"model": "cnn_fmnist", "optimizer": "adam", "lr": 0.001}, False),
+        ({"model": "cnn_fmnist", "algorithm": "fedprox(mu=0.1)"}, False),
+    ],
+    ids=["closed form", "BatchNorm", "a rate a round", "dropout", "adam", "a term more"],
+)  # fmt: skip
+def test_a_step_that_is_recorded_and_replayed_has_the_same_numbers(changes, recorded, monkeypatch):
+    monkeypatch.setattr("fedlib.federation.federation.can_vectorise", lambda *_: False)
+    spec, launches = BASE.replace(partition="iid", **changes), []
+    here = simulate(spec)
+    for switch in ("0", "1"):
+        monkeypatch.setenv("FEDLIB_CUDA_GRAPHS", switch)
+        with second_device() as card:
+            assert simulate(spec).series == here.series
+        replays = sum(n for (_, name), n in card.launches.items() if name == "replay")
+        assert replays == (12 if recorded and switch == "1" else 0), "a client has one full batch of 16 in an epoch"
+        launches.append(card.launches.total())
+    assert launches[1] < launches[0] or not recorded
+
+
+@pytest.mark.parametrize("mistake", [lambda a: float(a.sum()), lambda a: a[a > 0], lambda a: a.copy_(torch.ones(4))])
+def test_what_asks_the_host_cannot_be_recorded(mistake):
+    with second_device():
+        a, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
+        with pytest.raises(RuntimeError, match="capturing"), torch.cuda.graph(graph):
+            mistake(a)
+
+
+def test_a_graph_works_on_the_memory_it_was_recorded_on():
+    with second_device():
+        a, b, graph = torch.ones(3, device="cuda"), torch.zeros(3, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            b += a * 2
+            c = b.sum()
+        assert b.tolist() == [0, 0, 0], "nothing is done while it is recorded"
+        for n in (1, 2):
+            graph.replay()
+            assert b.tolist() == [2 * n] * 3 and c.item() == 6 * n
+        a = torch.ones(3, device="cuda") * 5  # elsewhere: the graph does not know
+        graph.replay()
+        assert b.tolist() == [6, 6, 6]
+
+
 # What a card is kept waiting for, and with.
 
 
@@ -255,7 +327,9 @@ def test_a_card_is_set_up_to_give_the_same_numbers_twice(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     libraries = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
     before = [library.fp32_precision for library in libraries]
-    assert prepare_device("tf32") == torch.device("cpu") and [b.fp32_precision for b in libraries] == before
+    with pytest.raises(FedlibError, match="tf32 is a way of CUDA cards"):
+        simulate(BASE.replace(precision="tf32"))
+    assert prepare_device() == torch.device("cpu") and [b.fp32_precision for b in libraries] == before
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ and not torch.are_deterministic_algorithms_enabled()
     with second_device():
         for precision, expected in (("tf32", "tf32"), ("float32", "ieee"), ("bfloat16", "ieee")):
@@ -264,6 +338,21 @@ def test_a_card_is_set_up_to_give_the_same_numbers_twice(monkeypatch):
             assert torch.backends.cudnn.allow_tf32 is torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")
         assert torch.are_deterministic_algorithms_enabled() and os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ and not torch.are_deterministic_algorithms_enabled()
+
+
+def test_tf32_is_asked_for_and_noted():
+    tf32 = BASE.replace(precision="tf32")
+    assert tf32.id != BASE.id and tf32.to_json()["precision"] == "tf32"
+    with second_device():
+        record, plain = simulate(tf32), simulate(BASE)
+    assert record.series == plain.series, "here it multiplies as ever"
+    assert record.json["environment"]["driver"] == "unknown"
+
+
+def test_the_drivers_version(tmp_path):
+    path = tmp_path / "version"
+    path.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 UTC 2024\nGCC version: 12")
+    assert driver(str(path)) == "550.54.15" and driver(str(tmp_path / "none")) == "unknown"
 
 
 @pytest.mark.parametrize("ties", [False, True])

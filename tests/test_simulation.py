@@ -8,7 +8,7 @@ import fedlib.federation.simulation as simulation
 from fedlib.core.errors import FedlibError
 from fedlib.core.series import append_round
 from fedlib.core.spec import RunSpec
-from fedlib.federation.federation import Federation, cohort
+from fedlib.federation.federation import Federation, draw_clients
 from fedlib.runs.engine import missing, run
 from fedlib.runs.estimate import estimate
 from fedlib.runs.execute import simulate
@@ -51,20 +51,20 @@ def test_jobs_do_not_change_numbers(tmp_path):
 
 def test_cohorts_depend_on_the_seed_alone():
     other = TINY.replace(algorithm="fedlap", model="lenet", lr=0.5, partition="iid", rounds=9)
-    assert [cohort(TINY, n) for n in range(1, 5)] == [cohort(other, n) for n in range(1, 5)]
-    assert cohort(TINY, 1) != cohort(TINY.replace(seed=2), 1)
-    ids, epochs = cohort(TINY, 1)
+    assert [draw_clients(TINY, n) for n in range(1, 5)] == [draw_clients(other, n) for n in range(1, 5)]
+    assert draw_clients(TINY, 1) != draw_clients(TINY.replace(seed=2), 1)
+    ids, epochs = draw_clients(TINY, 1)
     assert len(set(ids)) == 5 and epochs == [2] * 5
 
 
 def test_stragglers_do_part_of_the_work():
     spec = TINY.replace(clients=100, participation=0.2, stragglers=0.5, local_epochs=10)
-    drawn = [cohort(spec, n)[1] for n in range(1, 101)]
+    drawn = [draw_clients(spec, n)[1] for n in range(1, 101)]
     full = np.mean([[e == 10 for e in epochs] for epochs in drawn])
     assert 0.5 <= full < 0.6  # half of every cohort, and a tenth of the stragglers by chance
     assert min(map(min, drawn)) == 1 and max(map(max, drawn)) == 10
-    assert [cohort(spec, n)[0] for n in range(1, 5)] == [
-        cohort(spec.replace(stragglers=0.0), n)[0] for n in range(1, 5)
+    assert [draw_clients(spec, n)[0] for n in range(1, 5)] == [
+        draw_clients(spec.replace(stragglers=0.0), n)[0] for n in range(1, 5)
     ], "stragglers do not change who is drawn"
     assert simulate(TINY.replace(stragglers=0.9)).series["accuracy"] != simulate(TINY).series["accuracy"]
 
@@ -95,7 +95,7 @@ def test_divergence_is_recorded_with_round_and_client(tmp_path):
     spec = TINY.replace(lr=1e6, server_lr=1e6, local_epochs=2, batch_size=1000)  # weights overflow in the second round
     record = run(spec, store=Store(tmp_path), progress=False)
     assert record.status == "diverged"
-    assert record.error["round"] == 2 and record.error["client"] in cohort(spec, 2)[0]
+    assert record.error["round"] == 2 and record.error["client"] in draw_clients(spec, 2)[0]
     assert len(record.series["accuracy"]) == 1 and not missing([spec], Store(tmp_path)), "a finding: not tried again"
 
 

@@ -7,8 +7,8 @@ import pytest
 from conftest import write_notebook
 
 from fedlib.core.errors import FedlibError
+from fedlib.workbook import MIME
 from fedlib.workbook import notebooks as workbook
-from fedlib.workbook.claims import MIME
 from fedlib.workbook.notebooks import Notebook, cleaned, execute_all, find, shown, typed, update
 
 COMMITTED = find()

@@ -31,6 +31,7 @@ from fedlib.algorithms import (  # noqa: F401  (importing registers them)
     scaffold,
     uv,
 )
-from fedlib.algorithms.base import ALGORITHMS, Algorithm, Batch, Client, Local, Round, Server, Weighting, register
+from fedlib.algorithms.base import ALGORITHMS, Batch, Client, Local, Round, Server, Weighting, register
+from fedlib.algorithms.composition import Algorithm
 
 __all__ = ["ALGORITHMS", "Algorithm", "Batch", "Client", "Local", "Round", "Server", "Weighting", "register"]

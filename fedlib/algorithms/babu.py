@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from fedlib.algorithms.base import Algorithm, Client, Local, Round, Server, register
+from fedlib.algorithms.base import Client, Local, Round, Server, register
+from fedlib.algorithms.composition import Algorithm
 from fedlib.core.errors import FedlibError
 
 

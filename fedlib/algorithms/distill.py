@@ -24,16 +24,16 @@ def fit(part: OnProxy, r: Round, loss: Callable[[Tensor, Tensor], Tensor]) -> Te
     flat, (x, _) = r.need("model", "proxy")
     flat.theta.copy_(r.aggregate)
     flat.buffers.copy_(r.aggregate_buffers)
-    optimizer = OPTIMIZERS.make(part.chosen.optimizer)
+    optimizer = OPTIMIZERS.make(part.resolved.optimizer)
     if part.variant == "paper":
         moments = optimizer.state(flat.theta)
     else:  # the released server keeps one optimiser for the whole run
         moments = r.state.setdefault("moments", optimizer.state(flat.theta))
     with mode(r, flat, train=True):
-        for batches in part.passes(r, part.chosen.epochs, proxy_stream(r)):
+        for batches in part.passes(r, part.resolved.epochs, proxy_stream(r)):
             for index in batches:
                 flat.backward(loss(flat.model(gather(x, index)), index))
-                optimizer.step(flat.theta, flat.grad, moments, part.chosen.lr)
+                optimizer.step(flat.theta, flat.grad, moments, part.resolved.lr)
     r.aggregate_buffers = flat.buffers.clone()
     return flat.theta.clone()
 

@@ -42,19 +42,9 @@ class DW(Local, Server):
     def gradient(self, c: Client) -> None:
         if self.mu == 0:
             return
-        w, omega = classifier(c).view(c.theta), c.memo["omega"]
-        a = relations(w, self.form)
-        if self.form != "linear":
-            by_a = a - omega
-        else:
-            a0 = c.memo["reference"]
-            rest = a0.T @ a + a.T @ a0 - a0.T @ a0 - omega
-            by_a = a0 @ (rest + rest.T)
-        by_cr = a * (by_a - (by_a * a).sum(1, keepdim=True))  # through the softmax
-        if self.form == "relu":
-            by_cr *= w @ w.T > 0
-        by_w = (by_cr + by_cr.T) @ w  # through w w^T
-        classifier(c).view(c.grad).add_(by_w, alpha=2 * c.memo["mu"] / len(a) ** 2)
+        w = classifier(c).view(c.theta)
+        by_w = slope(w, c.memo["omega"], self.form, c.memo["reference"])
+        classifier(c).view(c.grad).add_(by_w, alpha=2 * c.memo["mu"] / len(w) ** 2)
 
     def end(self, c: Client) -> None:
         c.uploads["soft_labels"], c.uploads["class_counts"] = soft_labels(c)
@@ -62,6 +52,21 @@ class DW(Local, Server):
     def step(self, r: Round) -> Tensor:
         r.broadcast["omega"] = mean_soft_labels(r, self.variant)
         return r.aggregate
+
+
+def slope(w: Tensor, omega: Tensor, form: str = "square", reference: Tensor | None = None) -> Tensor:
+    """Half the gradient of ||Omega - A||_F^2 by w, before mu and 1 / C^2; ``reference`` is A_0 of the linear form."""
+    a = relations(w, form)
+    if form != "linear":
+        by_a = a - omega
+    else:
+        a0 = reference
+        rest = a0.T @ a + a.T @ a0 - a0.T @ a0 - omega
+        by_a = a0 @ (rest + rest.T)
+    by_cr = a * (by_a - (by_a * a).sum(1, keepdim=True))  # through the softmax
+    if form == "relu":
+        by_cr *= w @ w.T > 0
+    return (by_cr + by_cr.T) @ w  # through w w^T
 
 
 def mean_soft_labels(r: Round, variant: str) -> Tensor:

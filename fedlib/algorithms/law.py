@@ -61,13 +61,13 @@ class Learned(OnProxy):
         flat, (x, y) = r.need("model", "proxy")
         rest = r.aggregate - lam @ clients
         p, rng, backward = self.start(lam), proxy_stream(r), backpropagation(flat)
-        optimizer, averaged, course = OPTIMIZERS.make(self.chosen.optimizer), self.chosen.bn == "averaged", []
+        optimizer, averaged, course = OPTIMIZERS.make(self.resolved.optimizer), self.resolved.bn == "averaged", []
         flat.buffers.copy_(r.buffers)
         with mode(r, flat, train=not averaged):
             for part, epochs, swa in stages:
                 moments, visited = optimizer.state(p[part]), []
                 for epoch, batches in enumerate(self.passes(r, epochs, rng)):
-                    lr = swa_rate(self.chosen.lr, epoch) if swa else self.chosen.lr * 0.5 ** (epoch // 20)
+                    lr = swa_rate(self.resolved.lr, epoch) if swa else self.resolved.lr * 0.5 ** (epoch // 20)
                     for index in batches:
                         q = p.clone().requires_grad_()
                         lam, gamma = self.weights(q)
@@ -122,15 +122,15 @@ class Law(Learned):
         super().__post_init__()
         if self.first and not self.swa:
             raise FedlibError("law(first=…) is which of the two stages comes first; without swa=True there is one.")
-        self.enough_for_swa(self.chosen.epochs // 2)
+        self.enough_for_swa(self.resolved.epochs // 2)
 
     def step(self, r: Round) -> Tensor:
         self.per_client(r)
-        half = self.chosen.epochs // 2
+        half = self.resolved.epochs // 2
         stages = [(GAMMA, half, False), (LAMBDA, half, True)]
-        if self.chosen.first == "weights":
+        if self.resolved.first == "weights":
             stages.reverse()
-        return self.learn_clients(r, stages if self.swa else [(BOTH, self.chosen.epochs, False)])
+        return self.learn_clients(r, stages if self.swa else [(BOTH, self.resolved.epochs, False)])
 
 
 @register("gws")
@@ -139,7 +139,7 @@ class GWS(Learned):
 
     def step(self, r: Round) -> Tensor:
         one = r.theta.new_ones(1)
-        stages = [(GAMMA, self.chosen.epochs, False)]
+        stages = [(GAMMA, self.resolved.epochs, False)]
         return self.learn(r, one, r.aggregate[None], r.aggregate_buffers[None], stages)[1]
 
 
@@ -152,14 +152,14 @@ class Attentive(Learned):
 
     def __post_init__(self):
         super().__post_init__()
-        self.enough_for_swa(self.chosen.epochs)
+        self.enough_for_swa(self.resolved.epochs)
 
     def step(self, r: Round) -> Tensor:
         self.per_client(r)
         if self.until is not None and r.number > self.until:
             log_weights(r)
             return r.aggregate
-        return self.learn_clients(r, [(LAMBDA, self.chosen.epochs, self.swa)])
+        return self.learn_clients(r, [(LAMBDA, self.resolved.epochs, self.swa)])
 
 
 def swa_rate(lr: float, epoch: int) -> float:

@@ -5,7 +5,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedlib.algorithms.base import Algorithm, Batch, Client, Local, register
+from fedlib.algorithms.base import Batch, Client, Local, register
+from fedlib.algorithms.composition import Algorithm
 from fedlib.core.errors import FedlibError
 from fedlib.models.base import eval_for_gradients
 

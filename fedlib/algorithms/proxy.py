@@ -16,7 +16,7 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel
 from fedlib.core.optimizers import OPTIMIZERS
 from fedlib.core.random import stream, torch_seed
-from fedlib.core.registry import written
+from fedlib.core.registry import canonical
 from fedlib.models.base import eval_for_gradients
 
 
@@ -35,15 +35,15 @@ class OnProxy(Server):
 
     def __post_init__(self):
         if self.optimizer is not None:
-            object.__setattr__(self, "optimizer", written(OPTIMIZERS.make(self.optimizer)))
+            object.__setattr__(self, "optimizer", canonical(OPTIMIZERS.make(self.optimizer)))
         for name, value in self.defaults[self.variant].items():
             if getattr(self, name) == value:
                 object.__setattr__(self, name, None)  # one written form, so one id
-        if self.chosen.epochs < 1 or self.batch < 1 or not self.chosen.lr > 0:
+        if self.resolved.epochs < 1 or self.batch < 1 or not self.resolved.lr > 0:
             raise FedlibError(f"{self.name} needs epochs and batch of at least 1 and a positive lr.")
 
     @cached_property
-    def chosen(self) -> SimpleNamespace:
+    def resolved(self) -> SimpleNamespace:
         """The parameters after the variant has filled in what was left open."""
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         return SimpleNamespace(**given | {k: v for k, v in self.defaults[self.variant].items() if given[k] is None})

@@ -25,6 +25,7 @@ COMMANDS = {  # in the order of --help; where each is, and what it says there
     "runs": ("records", "The runs on record: filtered, sorted, as a table, CSV or JSON."),
     "show": ("records", "One record: what was run, its curve, the machine, the pages that stand on it."),
     "diff": ("records", "Two runs beside each other: what differs."),
+    "clean": ("records", "Remove from your own store what nothing needs; committed records are never touched."),
     "pretrain": ("pretrain", "Train a model on a whole data set and keep it as a checkpoint that runs can start from."),
     "audit": ("audit", "Re-run some of the committed records and fail if a number moved."),
     "algorithms": ("listings", "The algorithms with their parameters; parts are joined by '+'."),
@@ -35,6 +36,7 @@ COMMANDS = {  # in the order of --help; where each is, and what it says there
     "optimizers": ("listings", "The optimisers of local training and of server methods."),
     "probes": ("listings", "What a run can measure besides accuracy; probes change none of its numbers."),
     "measures": ("listings", "The measurements that are not runs."),
+    "params": ("listings", "One method, model, data set … by its name: what it is, its parameters, their defaults."),
     "data": ("data", "The data sets: which are present, where they came from, their checksums."),
 }
 

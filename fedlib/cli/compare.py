@@ -4,7 +4,16 @@ import dataclasses
 
 import click
 
-from fedlib.cli.options import Command, jobs_option, json_option, print_json, print_table, spec_options, values_of
+from fedlib.cli.options import (
+    Command,
+    device_option,
+    jobs_option,
+    json_option,
+    print_json,
+    print_table,
+    spec_options,
+    values_of,
+)
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.workbook import comparison
@@ -32,6 +41,7 @@ def seed_list(text: str) -> list[int]:
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the learning curves into this .png or .svg.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 @jobs_option
+@device_option
 @json_option
 def compare(algorithm, seeds, base, last, csv, plot, quiet, jobs, as_json, **options):
     """Run several methods on one setting with the same seeds; what is above the base comes with a 95% t-interval.

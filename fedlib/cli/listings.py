@@ -3,11 +3,16 @@
 import dataclasses
 import inspect
 import re
+import textwrap
+from contextlib import suppress
 
 import click
 
-from fedlib.cli.options import Command, json_option, print_json
-from fedlib.core.registry import Registry, registry_of
+from fedlib.cli.options import Command, json_option, kind_of, print_json, print_table
+from fedlib.core.errors import FedlibError, meant, quoted
+from fedlib.core.registry import Registry, kinds, registry_of
+
+KINDS = ("algorithm", "model", "data set", "partition", "proxy", "corruption", "optimizer", "probe", "measurement")
 
 
 def describe(registry: Registry) -> list[dict]:
@@ -21,6 +26,58 @@ def describe(registry: Registry) -> list[dict]:
         about = re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]
         rows.append(dict(name=name, parameters=parameters, about=about))
     return rows
+
+
+def parameters(cls: type) -> list[dict]:
+    """Every parameter with its type and default, and the comment that stands beside it in the code."""
+    comments: dict[str, str] = {}
+    for one in reversed(cls.__mro__[:-1]):
+        with suppress(OSError, TypeError):  # typed at a prompt
+            comments |= re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(one), re.MULTILINE)
+    types = kinds(cls)
+    return [
+        dict(
+            name=f.name,
+            type=kind_of(types[f.name]).lower(),
+            default="required" if f.default is dataclasses.MISSING else f.default,
+            about=comments.get(f.name, ""),
+        )
+        for f in dataclasses.fields(cls)
+    ]
+
+
+def complete_name(ctx, param, incomplete: str) -> list[str]:
+    """For the shell: everything that is registered."""
+    return [name for kind in KINDS for name in registry_of(kind).names() if name.startswith(incomplete)]
+
+
+@click.command(cls=Command)
+@click.argument("name", shell_complete=complete_name)
+@json_option
+def params(name, as_json):
+    """One method, model, data set … by its name: what it is, its parameters, their defaults.
+
+    \b
+    fedlib params fedprox
+    fedlib params dirichlet --json
+    """
+    found = [(kind, registry_of(kind).entries[name]) for kind in KINDS if name in registry_of(kind).entries]
+    if not found:
+        known = [one for kind in KINDS for one in registry_of(kind).names()]
+        lists = "'fedlib algorithms', 'fedlib models', 'fedlib data' … list what there is"
+        raise FedlibError(f"Nothing is called {quoted(name)}{meant(name, known)}; {lists}.")
+    rows = [
+        dict(kind=kind, name=name, about=inspect.getdoc(cls) or "", parameters=parameters(cls)) for kind, cls in found
+    ]
+    if as_json:
+        return print_json(rows)
+    for row in rows:
+        click.echo(f"{row['name']}, a {row['kind']}" if row["kind"][0] not in "aeiou" else f"{name}, an {row['kind']}")
+        click.echo(textwrap.indent(row["about"], "    "))
+        if row["parameters"]:
+            print_table(
+                [("parameter", "type", "default", ""), *(tuple(map(str, p.values())) for p in row["parameters"])]
+            )
 
 
 def listing(name: str, kind: str, about: str, example: str) -> click.Command:

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 import math
+import os
 import re
 from collections import Counter
 from typing import get_args
@@ -64,6 +65,18 @@ def jobs_option(command):
     return click.option(
         "--jobs", "-j", type=click.IntRange(1, 10**9), default=environment.jobs,
         show_default="FEDLIB_JOBS, else the cores", help="Processes.",
+    )(command)  # fmt: skip
+
+
+def device_option(command):
+    def choose(ctx, param, value):
+        if value:
+            os.environ["FEDLIB_DEVICE"] = value  # which workers and kernels inherit
+        return value
+
+    return click.option(
+        "--device", type=click.Choice(["cpu", "cuda"]), callback=choose, expose_value=False,
+        show_default="FEDLIB_DEVICE, else the card if there is one", help="Where runs are trained.",
     )(command)  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections.abc import Iterable
 
 import click
 import pandas as pd
@@ -13,8 +14,10 @@ from fedlib.core.spec import RunSpec
 from fedlib.runs import lookup
 from fedlib.runs.compare import alike, compare
 from fedlib.runs.record import Record
+from fedlib.runs.store import default_store
 from fedlib.workbook import frames, notebooks, plots
 from fedlib.workbook.comparison import save_figure
+from fedlib.workbook.settings import names
 
 COLUMNS = ("id", "dataset", "partition", "model", "algorithm", "seed", "rounds", "status", "accuracy", "seconds")
 FILTERS = ("dataset", "partition", "model", "algorithm", "seed", "rounds", "status")
@@ -35,8 +38,9 @@ def with_filters(command):
 @click.option("--sort", type=click.Choice(COLUMNS), default="dataset", show_default=True)
 @click.option("--most", type=click.IntRange(min=1), default=40, show_default=True, help="Lines that are printed.")
 @click.option("--csv", is_flag=True, help="Print all of them as CSV.")
+@click.option("--summary", is_flag=True, help="What they cost: core-hours by paper and by kind of machine.")
 @json_option
-def runs(own, sort, most, csv, as_json, **globs):
+def runs(own, sort, most, csv, summary, as_json, **globs):
     """The runs on record, yours and the workbook's; accuracy in percent after the last round.
 
     A filter is a name, such as dirichlet, or a glob over the whole written form.
@@ -45,8 +49,11 @@ def runs(own, sort, most, csv, as_json, **globs):
     fedlib runs --dataset mnist --algorithm '*lws*' --sort accuracy
     fedlib runs --own
     fedlib runs --status diverged --csv > diverged.csv
+    fedlib runs --summary
     """
     wanted = {name: glob for name, glob in globs.items() if glob is not None}
+    if summary:
+        return print_cost(cost(lookup.runs(own=own, **wanted)), as_json)
     rows = pd.DataFrame([row(found) for found in lookup.runs(own=own, **wanted)], columns=COLUMNS)
     rows = rows.sort_values([sort, "id"], ascending=[sort not in ("accuracy", "seconds"), True], kind="stable")
     if as_json:
@@ -65,6 +72,40 @@ def row(found: Record) -> dict:
     accuracy = round(float(scored[-1]), 4) if len(scored) else None
     about |= dict(rounds=found.rounds_done, status=found.status, accuracy=accuracy, seconds=found.json["seconds"])
     return {"id": found.id} | about
+
+
+def cost(found: Iterable[Record]) -> dict[str, dict[str, dict]]:
+    """Runs and core-hours by the paper whose pages first show them, in the order of papers, and by kind of machine."""
+    home: dict[str, str] = {}
+    for paper in names()["papers"] if IN_CLONE else ():
+        for nb in notebooks.find([paper]):
+            if nb.paper == paper:
+                home = {job.id: names()["papers"][paper] for job in nb.plan().values()} | home
+    spent: dict[str, dict[str, dict]] = {"paper": {}, "machine": {}}
+    for record in found:
+        for kind, name in ("paper", home.get(record.id, "on no page")), ("machine", machine(record)):
+            so_far = spent[kind].setdefault(name, {"runs": 0, "core_hours": 0.0})
+            so_far["runs"] += 1
+            so_far["core_hours"] += record.json["seconds"] / 3600
+    order = [*names()["papers"].values(), "on no page"]
+    spent["paper"] = {name: spent["paper"][name] for name in order if name in spent["paper"]}
+    return spent
+
+
+def machine(record: Record) -> str:
+    """What made a record, as far as it says so: ``cpu, AVX512, AuthenticAMD 25 17``."""
+    made = record.json["environment"]
+    return ", ".join(str(made[part]) for part in ("device", "capability", "cpu") if made.get(part))
+
+
+def print_cost(spent: dict, as_json: bool) -> None:
+    if as_json:
+        return print_json(spent)
+    for kind, parts in spent.items():
+        rows = sorted(parts.items(), key=lambda part: -part[1]["runs"]) if kind == "machine" else parts.items()
+        print_table([(kind, "runs", "core-hours"), *((n, c["runs"], f"{c['core_hours']:.1f}") for n, c in rows)])
+    hours = sum(c["core_hours"] for c in spent["paper"].values())
+    click.echo(f"{counted(sum(c['runs'] for c in spent['paper'].values()), 'run')}, {hours:.1f} core-hours.")
 
 
 @click.command(cls=Command)
@@ -101,6 +142,33 @@ def used_on(id: str) -> list[str]:
     if not IN_CLONE:
         return []
     return [nb.name for nb in notebooks.find() if id in {job.id for job in nb.plan().values()}]
+
+
+@click.command(cls=Command)
+@click.option("--all", "everything", is_flag=True, help="All records and checkpoints of your own store.")
+@click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
+def clean(everything, yes):
+    """List or remove what nothing needs in your own store; committed records are never touched.
+
+    That is: records that cannot be read, records that papers/runs has too, checkpoints of finished runs, and what
+    killed processes have left. A record made with a plugin cannot be read without that plugin: name it in
+    FEDLIB_PLUGINS to keep it.
+
+    \b
+    fedlib clean
+    fedlib clean --yes
+    fedlib clean --all --yes
+    """
+    store = default_store()
+    found = lookup.superfluous(store, everything)
+    for path, why in found.items():
+        click.echo(f"{path.name}  {why}")
+    size = sum(path.stat().st_size for path in found)
+    files = f"{counted(len(found), 'file')} of {size / 1e6:.1f} MB in {store.path}"
+    if not yes:
+        return click.echo(f"{files} could go; 'fedlib clean {'--all ' if everything else ''}--yes' removes them.")
+    removed = lookup.remove(store, found)
+    click.echo(f"{removed} of {files} removed." if removed < len(found) else f"{files} removed.")
 
 
 def sparkline(values, width: int = 60) -> str:

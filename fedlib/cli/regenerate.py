@@ -9,6 +9,7 @@ from fedlib.cli.options import (
     Command,
     Number,
     counted,
+    device_option,
     jobs_option,
     json_option,
     notebook_options,
@@ -33,20 +34,23 @@ from fedlib.workbook import report as board
 @click.command(cls=Command)
 @notebook_options
 @jobs_option
+@click.option("--runs", "each", is_flag=True, help="List every run that is left, in the order of the plan.")
 @json_option
-def plan(names, scale, parameters, jobs, as_json):
+def plan(names, scale, parameters, jobs, each, as_json):
     """What notebooks need and the store lacks: missing and half-done runs, with an estimate of the time left.
 
     \b
     fedlib plan
     fedlib plan fedlap/figure04* --scale paper
     fedlib plan --scale paper -p seeds 1,2,3,4,5
+    fedlib plan synthesis/headlines --scale paper --runs      what is left at the papers' own settings
     """
-    store, rows, left, gpu, done = default_store(), [], {}, {}, {}
+    store, rows, left, gpu, done, jobs_left = default_store(), [], {}, {}, {}, {}
     for nb, changes in selection(names, scale, parameters):
         grid = list(nb.plan(changes).values())
         refuse_damaged(store, {spec.id for spec in grid})
         todo = runs.missing(grid, store, finish=True)
+        jobs_left |= {spec.id: spec for spec in todo}
         done |= {spec.id: rounds_done(spec, store) for spec in todo if spec.id not in done}
         share = {spec: 1 - done[spec.id] / spec.rounds for spec in todo}
         times = {spec.id: estimate(spec) * share[spec] for spec in todo}
@@ -63,6 +67,9 @@ def plan(names, scale, parameters, jobs, as_json):
     total["seconds"] = max(max(left.values(), default=0), total["core_seconds"] / jobs)
     if as_json:
         return print_json(dict(notebooks=rows, total=total, ids=sorted(done), rounds_done=half))
+    if each:
+        heads = ("id", "dataset", "partition", "model", "algorithm", "seed", "rounds", "of", "core time", "GPU time")
+        print_table([heads, *(line_of(spec, done[id], left[id], gpu[id]) for id, spec in jobs_left.items())])
     table = [(r["notebook"], r["scale"], r["runs"], r["missing"], r["half_done"]) for r in rows]
     times = [(pages.duration(r["seconds"]), pages.duration(r["gpu_seconds"])) for r in rows]
     heads = ("notebook", "scale", "runs", "missing", "half done", "core time", "GPU time")
@@ -73,9 +80,17 @@ def plan(names, scale, parameters, jobs, as_json):
     click.echo(f"{what}; about {time} with {counted(jobs, 'job')}, or by a rule of thumb {on_gpu} on one GPU.")
 
 
+def line_of(spec, done: int, seconds: float, on_gpu: float) -> tuple:
+    """A run or measurement that is left, as a row: what it is, how far it is, how long the rest may take."""
+    what = [getattr(spec, name, "") for name in ("dataset", "partition", "model", "algorithm", "seed")]
+    what[3] = what[3] or getattr(spec, "text", "")
+    return spec.id, *what, done, getattr(spec, "rounds", 0), pages.duration(seconds), pages.duration(on_gpu)
+
+
 @click.command(cls=Command)
 @notebook_options
 @jobs_option
+@device_option
 @click.option(
     "--engine",
     type=click.Choice(["processes", "ray"]),
@@ -87,9 +102,8 @@ def plan(names, scale, parameters, jobs, as_json):
 @click.option(
     "--gpus",
     type=Number(min=0),
-    default=0,
-    show_default=True,
-    help="What a run gets of a GPU on the cluster: with 0.25, four share one.",
+    show_default="0.25 where there are any",
+    help="What a run gets of a GPU, here or on the cluster: with 0.5, two share one.",
 )
 @time_options
 @click.option("--commit", is_flag=True, help="Put the records into papers/runs, which the committed pages stand on.")
@@ -121,8 +135,8 @@ def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, co
     grids = [list(nb.plan(changes).values()) for nb, changes in chosen]
     store, specs = default_store(), [spec for grid in grids for spec in grid]
     refuse_damaged(store, {spec.id for spec in specs})
-    trainer = Ray(address, gpus) if engine == "ray" else None
-    runs.run(specs, jobs, store, engine=trainer, hours=hours, finish=finish)
+    there = {"engine": Ray(address, gpus)} if engine == "ray" else {"gpus": gpus}
+    runs.run(specs, jobs, store, hours=hours, finish=finish, **there)
     if commit:
         click.echo(f"{execute.commit(specs, store, committed())} records were put into papers/runs.")
     if update and any(nb.path.is_relative_to(ROOT / "notebooks") for nb, _ in chosen):

@@ -8,6 +8,7 @@ from tqdm import tqdm
 from fedlib.cli.options import (
     Command,
     counted,
+    device_option,
     jobs_option,
     json_option,
     once,
@@ -36,6 +37,7 @@ from fedlib.runs.store import Store, default_store
 @click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 @time_options
 @jobs_option
+@device_option
 @json_option
 def simulate(pairs, fresh, save, log, quiet, hours, finish, jobs, as_json, seed, **options):
     """Run one federation and print its accuracy; the same run asked for again is read from the store.

@@ -3,20 +3,37 @@
 import functools
 import os
 import platform
+import re
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from fedlib.core import environment
+from fedlib.core.errors import FedlibError
+
 
 def device() -> torch.device:
-    """The card, where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The card, where there is one; or what FEDLIB_DEVICE names."""
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    if (chosen := environment.device() or here) == "cuda" != here:
+        raise FedlibError("FEDLIB_DEVICE is cuda, and PyTorch sees no card here: leave it out, or say cpu.")
+    return torch.device(chosen)
+
+
+def cards() -> list[str]:
+    """The cards this process may use, each as CUDA_VISIBLE_DEVICES would name it. Counting them opens none."""
+    if environment.device() == "cpu":
+        return []
+    count, named = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return [name.strip() for name in named][:count] if named != [""] else [str(n) for n in range(count)]
 
 
 def prepare_device(precision: str = "float32") -> torch.device:
     """The device a run of this precision is to use, set up for it: on CUDA deterministic kernels, and float32 that is
-    float32 (PyTorch's convolutions would take TF32, with 10 bits instead of 23). On a CPU nothing is touched."""
+    float32 unless TF32 is asked for, with 10 bits instead of 23. On a CPU nothing is touched."""
+    if precision == "tf32" and device().type != "cuda":
+        raise FedlibError("precision=tf32 is a way of CUDA cards to multiply, and there is none here: use float32.")
     if (chosen := device()).type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts; without it sums vary
         # A kernel without a deterministic form only warns: a run that varies in its last digits beats none.
@@ -34,13 +51,21 @@ def describe_device() -> dict[str, str]:
     elsewhere."""
     if (chosen := device()).type == "cpu":
         return {"device": "cpu"}
-    cudnn = torch.backends.cudnn.version()
     return {
         "device": chosen.type,
         "card": torch.cuda.get_device_name(),
+        "driver": driver(),
         "cuda": str(torch.version.cuda),
-        "cudnn": str(cudnn),
+        "cudnn": str(torch.backends.cudnn.version()),
     }
+
+
+def driver(path: str = "/proc/driver/nvidia/version") -> str:
+    """The version of the card's driver, as Linux shows it; PyTorch does not tell."""
+    try:
+        return re.search(r"\d+\.\d+(\.\d+)?", Path(path).read_text(encoding="utf-8"))[0]
+    except (OSError, TypeError):  # not Linux, or another form
+        return "unknown"
 
 
 @contextmanager

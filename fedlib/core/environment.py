@@ -29,10 +29,7 @@ def jobs() -> int:
 
 def may_train() -> bool:
     """FEDLIB_TRAIN: whether a missing run is trained; ``0`` makes it an error instead."""
-    text = _text("FEDLIB_TRAIN").lower()
-    if text and text not in YES + NO:
-        raise FedlibError(f"FEDLIB_TRAIN is one of {', '.join(YES + NO)}; got {quoted(text)}.")
-    return text not in NO
+    return _switch("FEDLIB_TRAIN", True)
 
 
 def checkpoint_seconds() -> float:
@@ -40,9 +37,22 @@ def checkpoint_seconds() -> float:
     return _amount("FEDLIB_CHECKPOINT_SECONDS", "seconds", "20")
 
 
+def cuda_graphs() -> bool:
+    """FEDLIB_CUDA_GRAPHS: whether a training step on a card is recorded and replayed as one launch."""
+    return _switch("FEDLIB_CUDA_GRAPHS", False)
+
+
 def hours() -> float | None:
     """FEDLIB_HOURS: for how long runs are trained, if not until they end."""
     return _amount("FEDLIB_HOURS", "hours") if _text("FEDLIB_HOURS") else None
+
+
+def device() -> str | None:
+    """FEDLIB_DEVICE: cpu or cuda, where not what there is is to be taken."""
+    text = _text("FEDLIB_DEVICE").lower()
+    if text not in ("", "cpu", "cuda"):
+        raise FedlibError(f"FEDLIB_DEVICE is cpu or cuda; got {quoted(text)}.")
+    return text or None
 
 
 def plugins() -> list[Path]:
@@ -52,6 +62,13 @@ def plugins() -> list[Path]:
         if not path.is_file():
             raise FedlibError(f"FEDLIB_PLUGINS names {quoted(str(path))}, which is no file: give Python files' paths.")
     return [path.resolve() for path in paths]
+
+
+def _switch(name: str, usual: bool) -> bool:
+    text = _text(name).lower()
+    if text and text not in YES + NO:
+        raise FedlibError(f"{name} is one of {', '.join(YES + NO)}; got {quoted(text)}.")
+    return text in YES if text else usual
 
 
 def _text(name: str) -> str:

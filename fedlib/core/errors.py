@@ -1,7 +1,9 @@
 """The one error a user meets: a sentence saying what was wrong, what is allowed, what to do."""
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class FedlibError(ValueError):
@@ -29,3 +31,10 @@ def meant(name: str, known: Iterable[str]) -> str:
     """`` (did you mean 'fedprox'?)`` where a known name is near, else nothing."""
     near = difflib.get_close_matches(str(name)[:100], list(known), 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def cause(error: BaseException) -> str:
+    """What somebody's own code raised, and where, in a line: ``KeyError: 'x' (mine.py, line 7)``."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
+    at = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")[:500] + at

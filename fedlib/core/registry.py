@@ -101,6 +101,7 @@ class Registry:
         return self._entries
 
     def register(self, name: str):
+        """Give the class below this name; its annotated fields become its parameters."""
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise FedlibError(f"A {self.kind} is named by letters, digits and '_', such as fedavg; got {quoted(name)}.")
 
@@ -213,7 +214,7 @@ def check(where: str, kind, value):
     raise FedlibError(f"{where} must be {names}; got {quoted(value)}.")
 
 
-def written(thing) -> str:
+def canonical(thing) -> str:
     """The canonical text of a registered thing: defaults left out, declared order."""
     parts = [
         f"{f.name}={_text(getattr(thing, f.name))}"
@@ -227,7 +228,7 @@ def _text(value) -> str:
     return value if isinstance(value, str) and value.isidentifier() else repr(value)
 
 
-def choose(kind: str, value, allowed) -> None:
+def require_one_of(kind: str, value, allowed) -> None:
     """Raise unless ``value`` is among ``allowed``."""
     if value not in allowed:
         near = meant(value, map(str, allowed))

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from fedlib.core.errors import FedlibError, meant, quoted
-from fedlib.core.registry import check, registry_of, written
+from fedlib.core.registry import canonical, check, registry_of
 
 FIELDS = {  # the fields in written form, and what each names
     "dataset": "data set", "model": "model", "partition": "partition", "corruption": "corruption", "proxy": "proxy",
@@ -46,7 +46,7 @@ class RunSpec:
     lr: float = 0.01
     lr_decay: float = 1.0  # factor on lr per round
     server_lr: float = 1.0  # step along the averaged update
-    precision: Literal["float32", "bfloat16"] = "float32"  # of local training's forward pass; weights stay float32
+    precision: Literal["float32", "bfloat16", "tf32"] = "float32"  # bfloat16: of local forward passes; tf32: of a card
     eval_every: int = 1
     evaluation: Literal["auto", "global", "clients"] = "auto"  # whose model is scored; auto is the algorithm's own way
     seed: int = 0
@@ -57,7 +57,7 @@ class RunSpec:
             object.__setattr__(self, f.name, check(f.name, f.type, getattr(self, f.name)))
         for name in FIELDS:
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, written(_made(self, name)))
+                object.__setattr__(self, name, canonical(_made(self, name)))
         algorithm = _algorithm(self.algorithm)
         object.__setattr__(self, "algorithm", str(algorithm))
         self._check_ranges()
@@ -67,7 +67,7 @@ class RunSpec:
         self._check_personal(algorithm)
         if self.probes is not None:
             probes = registry_of("probe").make_all(self.probes)
-            object.__setattr__(self, "probes", "+".join(sorted({written(probe) for probe in probes})) or None)
+            object.__setattr__(self, "probes", "+".join(sorted({canonical(probe) for probe in probes})) or None)
             for probe in probes:
                 probe.check(self)
 
@@ -111,7 +111,7 @@ class RunSpec:
             if not 0 <= getattr(self, name) < 1 and not (name == "stragglers" and self.stragglers == 1):
                 bounds = "[0, 1]" if name == "stragglers" else "[0, 1)"
                 raise FedlibError(f"{name} is a share in {bounds}; got {getattr(self, name)}.")
-        if not 0 < self.participation <= 1 or self.cohort < 1:
+        if not 0 < self.participation <= 1 or self.clients_per_round < 1:
             raise FedlibError(
                 f"participation={self.participation} of {self.clients} clients selects nobody or too many; "
                 f"choose a share from {1 / self.clients:.4g} to 1."
@@ -126,19 +126,19 @@ class RunSpec:
                 raise FedlibError(f"{name} must be at least 1, or None for all; got {getattr(self, name)}.")
 
     @property
-    def cohort(self) -> int:
+    def clients_per_round(self) -> int:
         """Clients per round; the small term undoes 0.29 * 100 = 28.999…"""
         return int(self.participation * self.clients + 1e-9)
 
     @property
     def scored_models(self) -> int:
         """How many models an evaluation has to look at: the global one, or those that the cohort left changed."""
-        return 1 if "global" in (self.evaluation, _algorithm(self.algorithm).evaluation) else self.cohort
+        return 1 if "global" in (self.evaluation, _algorithm(self.algorithm).evaluation) else self.clients_per_round
 
     def replace(self, **changes) -> "RunSpec":
         return dataclasses.replace(self, **changes)
 
-    def also(self, probes: str | None) -> "RunSpec":
+    def with_probes(self, probes: str | None) -> "RunSpec":
         """The same run with these probes too."""
         return self.replace(probes="+".join(filter(None, (self.probes, probes)))) if probes else self
 
@@ -193,7 +193,7 @@ class Measure:
     probes = None  # those are for runs
 
     def __post_init__(self):
-        object.__setattr__(self, "text", written(registry_of("measurement").make(self.text)))
+        object.__setattr__(self, "text", canonical(registry_of("measurement").make(self.text)))
 
     @property
     def rounds(self) -> int:

@@ -2,24 +2,26 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+import fedlib.data.digits
 import fedlib.data.images
-import fedlib.data.text  # noqa: F401 both register their data sets
+import fedlib.data.text  # noqa: F401 these register their data sets
 from fedlib.core.errors import FedlibError
-from fedlib.core.registry import written
+from fedlib.core.layout import gather
+from fedlib.core.registry import canonical
 from fedlib.data import own, sources
 from fedlib.data.base import DATASETS, Dataset
 from fedlib.data.own import register_dataset
 from fedlib.data.sources import data_dir
 
 __all__ = [
-    "DATASETS", "TRANSFORMS", "Dataset", "about", "data_dir", "get", "inventory", "load", "register_dataset", "subset",
-    "to_float",
+    "DATASETS", "TRANSFORMS", "Dataset", "Stored", "about", "data_dir", "get", "inventory", "load", "register_dataset",
+    "subset", "to_float",
 ]  # fmt: skip
 DATASETS.complete = own.complete
 
@@ -35,19 +37,44 @@ def _of_pixels(scale: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return transform
 
 
-# Mean and deviation of ImageNet's red, green and blue.
-IMAGENET = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])[:, :, None, None]
+@functools.cache
+def imagenet(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of ImageNet's red, green and blue."""
+    mean, deviation = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])[:, :, None, None].to(device)
+    return mean, deviation
+
+
+def _like_imagenet(x: Tensor) -> Tensor:
+    mean, deviation = imagenet(x.device)
+    return (x / 255 - mean) / deviation
+
 
 TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "unit": _of_pixels(lambda x: x / 255),
     "half": _of_pixels(lambda x: (x / 255 - 0.5) / 0.5),
-    "imagenet": _of_pixels(lambda x: (x / 255 - IMAGENET[0]) / IMAGENET[1]),  # for weights trained that way
+    "imagenet": _of_pixels(_like_imagenet),  # for weights trained that way
 }
+
+
+@dataclasses.dataclass
+class Stored:
+    """Samples that are scaled when they are asked for. A card, whose memory several runs share, holds images as bytes,
+    a quarter of their floats; scaling them anew costs it little, and a CPU more."""
+
+    x: Tensor
+    transform: Callable[[Tensor], Tensor]
+    ndim = 0  # no tensor: ``gather`` leaves it to us to keep the memory format
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        return self.transform(gather(self.x, index))
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        return map(self.transform, self.x.split(size))
 
 
 def load(text: str) -> Dataset:
     """The data set that ``text`` names, fetched if need be and kept in memory."""
-    return _load(written(DATASETS.make(text)), data_dir())
+    return _load(canonical(DATASETS.make(text)), data_dir())
 
 
 @functools.lru_cache(maxsize=4)
@@ -111,7 +138,7 @@ def about(entry) -> str:
 
 
 def _row(entry) -> dict:
-    row = dict(name=written(entry), about=about(entry), present=True, train=entry.sizes[0], test=entry.sizes[1])
+    row = dict(name=canonical(entry), about=about(entry), present=True, train=entry.sizes[0], test=entry.sizes[1])
     row |= dict(source="scikit-learn", where="installed package", checksum="", note="", obtain="")
     if entry.revision != 1:  # somebody's own
         return row | dict(source=type(entry).__module__, where="", checksum=str(entry.revision))
@@ -125,6 +152,6 @@ def _row(entry) -> dict:
     if (header := sources.header(source)) is not None:
         return row | header | dict(where=str(source.cache))
     row |= dict(train=None, test=None)
-    if form := source.present:
-        return row | dict(source="data directory", where=str(data_dir() / form.folder))
+    if layout := source.present:
+        return row | dict(source="data directory", where=str(data_dir() / layout.folder))
     return row | dict(present=False, obtain=sources.obtain(source))

@@ -1,6 +1,7 @@
 """What a data set is, and what those that live in files have in common."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from fedlib.core.registry import Registry
 from fedlib.data import sources
 
 DATASETS = Registry("data set")
+Part = Literal["whole", "subset"]  # of a data set: the second where only some of it can be had
 
 
 @dataclass(frozen=True)

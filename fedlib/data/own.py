@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlib.core.errors import FedlibError, quoted
-from fedlib.core.registry import code_revision, written
+from fedlib.core.errors import FedlibError, cause, quoted
+from fedlib.core.registry import canonical, code_revision
 from fedlib.core.torchvision_import import torchvision
 from fedlib.data.base import DATASETS, Dataset
 
@@ -91,8 +91,13 @@ def _revision(code: int | str, entry) -> str:
 
 @functools.lru_cache(maxsize=4)
 def _loaded(entry) -> Dataset:
-    dataset = entry.load()
-    check_dataset(written(entry), dataset)
+    try:
+        dataset = entry.load()
+    except FedlibError:
+        raise
+    except Exception as error:  # in somebody else's code
+        raise FedlibError(f"The data set {canonical(entry)} cannot be loaded: {cause(error)}.") from error
+    check_dataset(canonical(entry), dataset)
     return dataset
 
 

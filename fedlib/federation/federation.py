@@ -14,8 +14,9 @@ from fedlib.core.layout import FlatModel, gather, matrix
 from fedlib.core.optimizers import OPTIMIZERS
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
-from fedlib.data import TRANSFORMS, corruption, load, partition, proxy, subset
+from fedlib.data import TRANSFORMS, Stored, corruption, load, partition, proxy, subset
 from fedlib.federation.cohort import can_vectorise, train_together
+from fedlib.federation.graphs import RecordedStep, can_record
 from fedlib.federation.state import RunState
 from fedlib.federation.training import train
 from fedlib.models import build
@@ -51,10 +52,13 @@ class Federation:
         self.flat = FlatModel(model, device(), channels_last=conv)
         form = torch.channels_last if conv else torch.contiguous_format
 
-        def resident(x):
-            return TRANSFORMS[spec.transform](x).to(device(), memory_format=form)
+        transform = TRANSFORMS[spec.transform]
 
-        self.x, self.y = resident(data.x_train), torch.from_numpy(labels).to(device())
+        def resident(x):
+            return transform(x).to(device(), memory_format=form)
+
+        self.x, self.y = data.x_train, torch.from_numpy(labels).to(device())
+        self.x = Stored(self.x.to(device(), memory_format=form), transform) if self.y.is_cuda else resident(self.x)
         self.x_test, self.y_test = resident(data.x_test[test]), data.y_test[test].to(device())
         self.domain_test = None if data.domain_test is None else data.domain_test[test].to(device())
         self.proxy = None if held is None else (resident(data.x_test[held]), data.y_test[held].to(device()))
@@ -62,8 +66,9 @@ class Federation:
         self.mean_size = self.samples / spec.clients
         self.spec, self.optimizer = spec, OPTIMIZERS.make(spec.optimizer)
         self.moments = self.optimizer.state(self.flat.theta)
+        self.replayed = RecordedStep(self.flat, self.moments)
         # The cohort's models, in the same memory every round: a gigabyte of new pages costs as much as filling it.
-        self.rows = matrix(spec.cohort, self.flat.layout.size, device())
+        self.rows = matrix(spec.clients_per_round, self.flat.layout.size, device())
 
     def start(self) -> RunState:
         """Before the first round."""
@@ -95,7 +100,7 @@ class Federation:
     def train_cohort(self, number: int, algorithm: Algorithm, state: RunState, logs: dict) -> Round | None:
         """Train this round's clients from the global model; None if none of them has data."""
         spec, flat = self.spec, self.flat
-        chosen = [(k, e) for k, e in zip(*cohort(spec, number), strict=True) if len(self.indices[k])]
+        chosen = [(k, e) for k, e in zip(*draw_clients(spec, number), strict=True) if len(self.indices[k])]
         if not chosen:
             return None
         thetas, buffers = self.rows[: len(chosen)], matrix(len(chosen), flat.layout.buffer_size, device())
@@ -124,6 +129,7 @@ class Federation:
         """One client after another, into the rows of ``thetas`` and ``buffers``; what they log and what they upload."""
         spec, flat = self.spec, self.flat
         numbers, uploads = defaultdict(list), defaultdict(list)
+        replayed = self.replayed if can_record(spec, algorithm.locals, self.optimizer, flat.theta.is_cuda) else None
         personal, keeps = algorithm.personal(flat.layout, device()), any(p.keeps for p in algorithm.locals)
         for row, (k, epochs) in enumerate(chosen):
             kept, anchor = state.clients.get(k, {}), state.theta
@@ -141,7 +147,8 @@ class Federation:
             else:
                 for tensor in moments.values():
                     tensor.zero_()
-            client.log("train_loss", train(flat, x, y, client, algorithm.locals, spec, self.optimizer, moments, epochs))
+            parts = algorithm.locals
+            client.log("train_loss", train(flat, x, y, client, parts, spec, self.optimizer, moments, epochs, replayed))
             if keeps:
                 kept["model"] = flat.theta.clone(), flat.buffers.clone()
                 kept.pop("score", None)
@@ -197,9 +204,9 @@ def refuse_features(spec: RunSpec) -> None:
             )
 
 
-def cohort(spec: RunSpec, number: int) -> tuple[list[int], list[int]]:
+def draw_clients(spec: RunSpec, number: int) -> tuple[list[int], list[int]]:
     """Who takes part in a round and for how many epochs: a matter of the seed alone."""
-    ids = stream(spec.seed, "cohort", number).choice(spec.clients, spec.cohort, replace=False)
+    ids = stream(spec.seed, "cohort", number).choice(spec.clients, spec.clients_per_round, replace=False)
     epochs = np.full(len(ids), spec.local_epochs)
     slow = stream(spec.seed, "stragglers", number)
     late = slow.permutation(len(ids))[: round(spec.stragglers * len(ids))]
@@ -209,5 +216,5 @@ def cohort(spec: RunSpec, number: int) -> tuple[list[int], list[int]]:
 
 def cohorts(spec: RunSpec) -> str:
     """A fingerprint of the participation sequence."""
-    text = repr([cohort(spec, n) for n in range(1, spec.rounds + 1)])
+    text = repr([draw_clients(spec, n) for n in range(1, spec.rounds + 1)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

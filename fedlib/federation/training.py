@@ -15,12 +15,14 @@ from fedlib.models.base import has_features
 
 
 def train(
-    flat: FlatModel, x: Tensor, y: Tensor, client: Client, parts: list[Local], spec: RunSpec, optimizer, moments, epochs
-) -> float:
+    flat: FlatModel, x: Tensor, y: Tensor, client: Client, parts: list[Local], spec: RunSpec, optimizer, moments,
+    epochs, replayed=None,
+) -> float:  # fmt: skip
     """Train ``flat`` in place on one client's samples (x, y); returns the mean training loss.
 
     Batches are drawn from a stream keyed by (seed, round, client): the algorithm does not change what a client
-    sees. Samples are shuffled once per epoch, so a batch is a slice, not a copy.
+    sees. Samples are shuffled once per epoch, so a batch is a slice, not a copy. ``replayed`` (see graphs) does a step
+    on a full batch in its own way.
     """
     lr = spec.lr * spec.lr_decay ** (client.round - 1)
     order = stream(spec.seed, "batches", client.round, client.id)
@@ -34,6 +36,26 @@ def train(
     total, batches = torch.zeros((), device=theta.device), 0
     phases = client.state if spec.keep_optimizer else {}
     client.spec, client.epochs = spec, epochs
+
+    def step(xb: Tensor, yb: Tensor, index: Tensor | None = None) -> Tensor:
+        """One batch; returns its cross-entropy."""
+        if closed_form:
+            plain = closed_form(xb, yb)
+        else:
+            with torch.autocast(theta.device.type, torch.bfloat16, enabled=mixed):
+                features = model.features(xb) if two_parts else None
+                logits = model.classifier(features) if two_parts else model(xb)
+                loss = F.cross_entropy(logits, yb)
+                plain = loss.detach()
+                for part in extra:
+                    if (term := part.loss(client, Batch(xb, yb, features, logits, index))) is not None:
+                        loss = loss + term
+            flat.backward(loss)
+        for part in edits:
+            part.gradient(client)
+        optimizer.step(*moving, lr)
+        return plain
+
     for part in parts:
         part.begin(client)
     for client.epoch in range(epochs):
@@ -46,21 +68,7 @@ def train(
         shuffled = torch.from_numpy(order.permutation(len(y))).to(y.device)
         xs, ys = gather(x, shuffled), y[shuffled]
         for xb, yb, index in zip(*(t.split(spec.batch_size) for t in (xs, ys, shuffled)), strict=True):
-            if closed_form:
-                total += closed_form(xb, yb)
-            else:
-                with torch.autocast(theta.device.type, torch.bfloat16, enabled=mixed):
-                    features = model.features(xb) if two_parts else None
-                    logits = model.classifier(features) if two_parts else model(xb)
-                    loss = F.cross_entropy(logits, yb)
-                    total += loss.detach()
-                    for part in extra:
-                        if (term := part.loss(client, Batch(xb, yb, features, logits, index))) is not None:
-                            loss = loss + term
-                flat.backward(loss)
-            for part in edits:
-                part.gradient(client)
-            optimizer.step(*moving, lr)
+            total += replayed(step, xb, yb, lr) if replayed and len(yb) == spec.batch_size else step(xb, yb, index)
             batches += 1
     for part in parts:
         part.end(client)

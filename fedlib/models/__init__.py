@@ -6,14 +6,14 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, cause
 from fedlib.core.random import torch_seed
 from fedlib.core.registry import code_revision
-from fedlib.models import cnn, densenet, mlp, mobile, resnet, text, vit
+from fedlib.models import cnn, densenet, mlp, mobile, projected, resnet, text, vit
 from fedlib.models.base import MODELS, Net
 
 __all__ = ["MODELS", "Net", "build", "made", "register_model"]
-FAMILIES = (cnn, densenet, mlp, mobile, resnet, text, vit)  # importing them fills the registry
+FAMILIES = (cnn, densenet, mlp, mobile, projected, resnet, text, vit)  # importing them fills the registry
 
 
 def build(text: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
@@ -43,3 +43,7 @@ def made(text: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     except (RuntimeError, MemoryError, OverflowError) as error:
         why = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise FedlibError(f"{text} cannot be built for samples of shape {tuple(shape)}: {why}.") from None
+    except Exception as error:
+        if isinstance(error, FedlibError) or type(entry).__module__.partition(".")[0] == "fedlib":
+            raise
+        raise FedlibError(f"{text} cannot be built for samples of shape {tuple(shape)}: {cause(error)}.") from error

@@ -17,7 +17,7 @@ from fedlib.algorithms.base import average
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel, gather
 from fedlib.core.random import stream
-from fedlib.core.registry import Registry, written
+from fedlib.core.registry import Registry, canonical
 
 PROBES = Registry("probe")
 
@@ -56,14 +56,14 @@ def parts(text: str | None) -> list[Probe]:
     return PROBES.make_all(text) if text else []
 
 
-def canonical(text: str) -> str | None:
+def canonical_probes(text: str) -> str | None:
     """One text for one set of probes."""
-    return "+".join(sorted({written(p) for p in parts(text)})) or None
+    return "+".join(sorted({canonical(p) for p in parts(text)})) or None
 
 
 def sections(text: str | None) -> dict[str, dict]:
     """Where a run keeps what its probes find, by probe."""
-    return {written(p): {"revision": p.revision, "series": {}} for p in parts(text)}
+    return {canonical(p): {"revision": p.revision, "series": {}} for p in parts(text)}
 
 
 def observe(fed, r: Round, sections: dict) -> Iterator[tuple[dict, dict]]:

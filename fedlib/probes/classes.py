@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlib.algorithms import Client, Round
-from fedlib.algorithms.dw import relations, soft_labels
+from fedlib.algorithms.dw import relations, slope, soft_labels
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import gather
 from fedlib.core.random import stream
-from fedlib.models.base import evaluate
+from fedlib.data import DATASETS
+from fedlib.models.base import eval_for_gradients, evaluate
 from fedlib.probes.base import PROBES, Probe, by_id, cosines, draw, load_weights, round_significant
 
 
@@ -56,7 +57,7 @@ class Ensemble(Probe):
     samples: int = 500
 
     def work(self, spec, train: int, test: int) -> float:
-        return (spec.cohort + 1) * min(self.samples, test) / 3
+        return (spec.clients_per_round + 1) * min(self.samples, test) / 3
 
     @torch.no_grad()
     def measure(self, fed, r: Round) -> dict:
@@ -118,8 +119,6 @@ class Relations(Probe):
     matrices: bool = True  # keep SL and softmax(CR) themselves
 
     def check(self, spec) -> None:
-        from fedlib.data import DATASETS
-
         classes = len(DATASETS.make(spec.dataset).class_names)
         if self.matrices and classes > 20:
             raise FedlibError(
@@ -127,7 +126,7 @@ class Relations(Probe):
             )
 
     def work(self, spec, train: int, test: int) -> float:
-        return train * spec.cohort / spec.clients / 3
+        return train * spec.clients_per_round / spec.clients / 3
 
     def measure(self, fed, r: Round) -> dict:
         sl = self.soft_labels(fed, r)
@@ -163,7 +162,7 @@ class Omega(Probe):
     every: int | None = 1
 
     def work(self, spec, train: int, test: int) -> float:
-        return train * spec.cohort / spec.clients / 3
+        return train * spec.clients_per_round / spec.clients / 3
 
     def measure(self, fed, r: Round) -> dict:
         sl = Relations().soft_labels(fed, r)
@@ -171,6 +170,60 @@ class Omega(Probe):
         cr = relations(r.layout.classifier.entries[0].view(r.aggregate))
         found = {"term": (sent - cr).square().mean(), "lag": (sent - sl).norm(), "diagonal": sent.diagonal().mean()}
         return {name: round_significant(value) for name, value in found.items()}
+
+
+@PROBES.register("pull")
+class Pull(Probe):
+    """The norms of two gradients by the classifier's weight, mean over the round's clients: ``loss`` of a client's
+    cross-entropy on its own data, ``term`` of FedDW's term before mu; at the new model (``start`` of the next round)
+    and at the clients' trained models (``end`` of this one). Omega is the one that the server sends next; where none
+    is sent, the round's own soft labels.
+    """
+
+    every: int | None = 1
+
+    def work(self, spec, train: int, test: int) -> float:
+        return 2 * train * spec.clients_per_round / spec.clients
+
+    def measure(self, fed, r: Round) -> dict:
+        omega = r.broadcast["omega"] if "omega" in r.broadcast else Relations().soft_labels(fed, r)
+        entry, found = r.layout.classifier.entries[0], {"start": [], "end": []}
+        for k, theta, buffers in zip(r.ids, r.thetas, r.client_buffers, strict=True):
+            places = {"start": (r.aggregate, r.aggregate_buffers), "end": (theta, buffers)}
+            for when, place in places.items():
+                load_weights(fed, *place)
+                by_loss = entry.view(loss_gradient(fed, k)).norm()
+                by_term = 2 * slope(entry.view(fed.flat.theta), omega).norm() / len(omega) ** 2
+                found[when].append([float(by_loss), float(by_term)])
+        means = {when: np.mean(pairs, axis=0) for when, pairs in found.items()}
+        return {
+            f"{what} {when}": round_significant(m[i])
+            for i, what in enumerate(("loss", "term"))
+            for when, m in means.items()
+        }
+
+
+def loss_gradient(fed, k: int) -> Tensor:
+    """The gradient of the mean cross-entropy of the model as it stands, in eval mode, on all data of client ``k``."""
+    x, y = gather(fed.x, fed.indices[k]), fed.y[fed.indices[k]]
+    eval_for_gradients(fed.flat.model)
+    fed.flat.grad.zero_()
+    for xb, yb in zip(x.split(1000), y.split(1000), strict=True):
+        (F.cross_entropy(fed.flat.model(xb), yb, reduction="sum") / len(y)).backward()
+    return fed.flat.grad
+
+
+@PROBES.register("held_out")
+class HeldOut(Probe):
+    """The new model's accuracy in percent on the server's own data, which ``proxy`` cuts from the test set."""
+
+    def check(self, spec) -> None:
+        if spec.proxy is None:
+            raise FedlibError("held_out scores on the server's own data: set proxy, such as balanced(size=1000).")
+
+    def measure(self, fed, r: Round) -> dict:
+        load_weights(fed, r.aggregate, r.aggregate_buffers)
+        return {"accuracy": round_significant(100 * evaluate(fed.flat.model, *fed.proxy)[0])}
 
 
 @PROBES.register("augmented")
@@ -187,8 +240,6 @@ class Augmented(Probe):
             raise FedlibError(f"augmented(draws=…) is at least 1; got {self.draws}.")
 
     def check(self, spec) -> None:
-        from fedlib.data import DATASETS
-
         if len(DATASETS.make(spec.dataset).shape) != 3:
             raise FedlibError(f"The probe augmented is for images, which {spec.dataset} does not have.")
 

@@ -125,8 +125,8 @@ class Simplex(Probe):
     landscape: bool = True  # False keeps the best mixture only, for every round of a long run
 
     def check(self, spec) -> None:
-        if spec.cohort != 3:
-            raise FedlibError(f"The probe simplex is for three clients in every round; got {spec.cohort}.")
+        if spec.clients_per_round != 3:
+            raise FedlibError(f"The probe simplex is for three clients in every round; got {spec.clients_per_round}.")
 
     def work(self, spec, train: int, test: int) -> float:
         return len(mixtures(self.steps)) * min(self.samples or test, test) / 3

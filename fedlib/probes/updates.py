@@ -16,7 +16,7 @@ from fedlib.algorithms.law import Learned
 from fedlib.algorithms.lws import spread
 from fedlib.core.errors import Diverged, FedlibError
 from fedlib.core.layout import gather
-from fedlib.core.registry import written
+from fedlib.core.registry import canonical
 from fedlib.models.base import evaluate
 from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, load_weights, round_significant, shares
 
@@ -120,7 +120,7 @@ class Would(Probe):
         part = ALGORITHMS.make(self.part)
         if not isinstance(part, Server) or isinstance(part, Local):
             raise FedlibError(f"would(part=…) takes what acts at the server alone, such as lws; got {self.part}.")
-        object.__setattr__(self, "part", written(part))
+        object.__setattr__(self, "part", canonical(part))
 
     def check(self, spec) -> None:
         if ALGORITHMS.make(self.part).needs_proxy and spec.proxy is None:

@@ -5,8 +5,10 @@ from collections import defaultdict
 
 from fedlib.core.device import describe_machine
 from fedlib.core.errors import FedlibError
+from fedlib.core.paths import require_clone
 from fedlib.core.series import summary
 from fedlib.core.spec import RunSpec
+from fedlib.data import load
 from fedlib.runs import engine
 from fedlib.runs.compare import Outcome, alike, compare, label
 from fedlib.runs.record import Record
@@ -21,7 +23,9 @@ def audit(
     Every record of the store, by default the committed one, is read and checked against its checksum, its spec and its
     own summary first. A round depends on nothing after it, so the first rounds of a long run are a run of their own.
     """
-    store = store or committed()
+    if store is None:
+        require_clone("Auditing the committed records")
+        store = committed()
     records = [r for r in map(store.get, store.ids()) if isinstance(r.spec, RunSpec)]  # times are not repeatable
     if not records:
         raise FedlibError(f"There is no record in {store.path} to audit; 'fedlib run' makes them.")
@@ -64,8 +68,6 @@ def shortened(record: Record, seconds: float) -> RunSpec:
 
 def _without_data(records: list[Record]) -> list[tuple[Record, str]]:
     """The records whose data set cannot be had here, with the reason."""
-    from fedlib.data import load
-
     reasons = {}
     for name in {record.spec.dataset for record in records}:
         try:

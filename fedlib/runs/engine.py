@@ -4,8 +4,10 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from fedlib.core import environment
+from fedlib.core.device import device
 from fedlib.core.errors import FedlibError, quoted
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs.estimate import estimate
@@ -18,18 +20,21 @@ from fedlib.runs.store import Store, default_store
 
 def run(
     specs, jobs: int | None = None, store: Store | str | None = None, progress: bool = True, engine=None,
-    hours: float | None = None, finish: bool = False,
+    hours: float | None = None, finish: bool = False, gpus: float | None = None,
 ):  # fmt: skip
     """The records of ``specs`` (a dict, a list or one run or measurement), in the same shape. Missing ones are made.
 
     With ``hours`` runs are made in the order given until the time is up, half-done ones go on, and what there is then
     is returned; with 0 nothing is trained. FEDLIB_HOURS sets the default. Without, half-done runs are returned as they
     are, unless ``finish``. Either way they are cut to the rounds that all runs of their setting have reached.
-    With FEDLIB_TRAIN=0 a missing run raises instead. FEDLIB_JOBS sets the default number of workers. ``engine`` trains
-    elsewhere than in processes of this machine, such as ``Ray("auto")``.
+    With FEDLIB_TRAIN=0 a missing run raises instead. FEDLIB_JOBS sets the default number of workers. CUDA cards are
+    shared out: a run gets ``gpus`` of one, a quarter if not given. ``engine`` trains elsewhere than in processes of
+    this machine, such as ``Ray("auto")``.
     """
     if isinstance(specs, (RunSpec, Measure)):
-        return run([specs], jobs, store, progress, engine, hours, finish)[0]
+        return run([specs], jobs, store, progress, engine, hours, finish, gpus)[0]
+    if engine and gpus is not None:
+        raise FedlibError("gpus shares out the cards of this machine; an engine has its own, such as Ray(gpus=0.25).")
     store = Store(store) if isinstance(store, str | os.PathLike) else store or default_store()
     if hours is None and not finish:
         hours = environment.hours()
@@ -52,7 +57,9 @@ def run(
         jobs = environment.jobs() if jobs is None else jobs
         if jobs < 1:
             raise FedlibError(f"At least one job is needed to train; got {jobs}: leave out jobs, or FEDLIB_JOBS.")
-        (engine or train_all)(now, jobs, store, progress, deadline)
+        if environment.device() and not engine:
+            device()  # a card that is asked for and not here is one error, not one for every run
+        (engine or partial(train_all, gpus=gpus))(now, jobs, store, progress, deadline)
     if hours is not None:
         for spec in todo:
             show_half_done(spec, store)
@@ -69,7 +76,7 @@ def missing(specs, store: Store | None = None, finish: bool = False) -> list[Run
     distinct: dict = {}
     for spec in specs:
         twin = distinct.setdefault(spec.id, spec)
-        distinct[spec.id] = twin.also(spec.probes) if spec.probes else twin
+        distinct[spec.id] = twin.with_probes(spec.probes) if spec.probes else twin
 
     def lacks(spec, record: Record | None) -> bool:
         return record is None or (finish if record.partial else not record.has(spec))

@@ -22,7 +22,7 @@ def estimate(spec: RunSpec | Measure, device: str = "cpu") -> float:
         return spec.estimate()
 
     train_size, test_size = DATASETS.make(spec.dataset).sizes
-    samples = (spec.subset or train_size) * spec.cohort / spec.clients * spec.local_epochs
+    samples = (spec.subset or train_size) * spec.clients_per_round / spec.clients * spec.local_epochs
     samples *= 1 - spec.stragglers * (spec.local_epochs - 1) / (2 * spec.local_epochs)
     samples += server_work(spec)
     tests = (spec.test_subset or test_size) / spec.eval_every / 3  # a forward pass is a third of a step
@@ -48,7 +48,7 @@ def longest_round(spec: RunSpec | Measure) -> float:
 def server_work(spec: RunSpec) -> float:
     """What the server's passes over its proxy set take in a round, in training samples."""
 
-    passes = sum(p.chosen.epochs for p in Algorithm(spec.algorithm).servers if isinstance(p, OnProxy))
+    passes = sum(p.resolved.epochs for p in Algorithm(spec.algorithm).servers if isinstance(p, OnProxy))
     return passes * PROXIES.make(spec.proxy).size if passes else 0.0
 
 

@@ -109,7 +109,7 @@ def rounds_done(spec: RunSpec, store: Store) -> int:
 
 def complete(spec: RunSpec, before: Record | None) -> RunSpec:
     """A record that lacks a probe is run again with all it ever had."""
-    return spec.also(before.spec.probes) if before else spec
+    return spec.with_probes(before.spec.probes) if before else spec
 
 
 def keep(record: Record, before: Record | None, store: Store) -> None:

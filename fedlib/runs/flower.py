@@ -25,7 +25,7 @@ from fedlib.algorithms import Algorithm  # noqa: E402
 from fedlib.core.device import device, one_thread  # noqa: E402
 from fedlib.core.errors import FedlibError  # noqa: E402
 from fedlib.core.layout import matrix  # noqa: E402
-from fedlib.core.registry import written  # noqa: E402
+from fedlib.core.registry import canonical  # noqa: E402
 from fedlib.core.spec import RunSpec  # noqa: E402
 from fedlib.federation.aggregation import aggregate, refuse_local  # noqa: E402
 from fedlib.federation.federation import Federation  # noqa: E402
@@ -133,7 +133,7 @@ federation = cache(Federation)  # data and model once per process, not once per 
 def on_server(algorithm: str) -> str:
     """A written form without what its clients do."""
     whole = Algorithm(algorithm)
-    names = [written(part) for part in whole.weightings + whole.servers]
+    names = [canonical(part) for part in whole.weightings + whole.servers]
     return "+".join(names if any(p.fresh for p in whole.weightings) else [f"fedavg(weights={whole.start})", *names])
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 
+from fedlib.core.registry import parse
 from fedlib.core.spec import RunSpec
 from fedlib.runs.record import Record
 
 # Runs that share these are compared on a page: methods, seeds and whatever else is set at the clients or the server.
-SETTING = ("dataset", "subset", "skip", "corruption", "partition", "clients", "participation", "stragglers", "model")
+SETTING = ("dataset", "subset", "skip", "corruption", "partition", "clients", "participation", "stragglers")
 
 
 def common_rounds(records: list[Record]) -> list[Record]:
@@ -23,7 +24,12 @@ def common_rounds(records: list[Record]) -> list[Record]:
 
 
 def setting(record: Record) -> tuple:
-    return tuple(getattr(record.spec, name) for name in SETTING) if isinstance(record.spec, RunSpec) else ()
+    """What its run is compared in; a last layer without bias is a part of a method (FedDW), not another network."""
+    if not isinstance(record.spec, RunSpec):
+        return ()
+    ((network, options),) = parse(record.spec.model)
+    model = network, tuple((name, value) for name, value in options.items() if name != "bias")
+    return *(getattr(record.spec, name) for name in SETTING), model
 
 
 def how_far(records: Iterable[Record]) -> str:

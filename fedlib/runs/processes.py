@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import Timeout
 from tqdm import tqdm
 
+from fedlib.core.device import cards
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs.estimate import estimate, longest_round
@@ -20,6 +21,8 @@ from fedlib.runs.store import Store
 from fedlib.runs.worker import UNGUARDED, Worker, importing_script, signals_held, sigterm_unwinds
 
 PATIENCE = 600.0  # seconds that any run may take for a round; one with long rounds has twenty times its estimate
+SHARE = 0.25  # of a card for a run, if nobody says otherwise: the networks of these papers leave most of one idle
+NO_MEMORY = "OutOfMemoryError", "can't allocate memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED"  # torch's
 NOT_READY = (
     "No worker process gets ready (exit code {0}). A script that trains in several processes is imported by each of "
     "them, so it must call fedlib.run under 'if __name__ == \"__main__\":', or with jobs=1."
@@ -36,23 +39,25 @@ SESSION = ONE_BY_ONE + (
 
 def train_all(
     todo: list[RunSpec], jobs: int, store: Store, progress: bool, deadline: float | None = None,
-    stall: float | None = None,
+    stall: float | None = None, gpus: float | None = None,
 ) -> None:  # fmt: skip
     """Train in ``jobs`` processes, or in this one if that is enough. A failure costs its run; the end names them all.
 
     After ``deadline`` (as time.time() counts) no run is begun any more, and those at work stop at the end of a round.
     ``stall`` is how many seconds a run in a process may go without finishing a round, if not what its size suggests.
+    ``gpus`` is what a run gets of a card, a quarter if not given; where there are cards, no more processes start.
     """
     if importing_script():
         os._exit(UNGUARDED)
+    places = share_out(jobs, gpus)
     with Bar(todo, progress) as bar:
         try:
             limits = {spec: stall or longest_wait(spec) for spec in todo}
-            why = "" if min(jobs, len(todo)) > 1 else "one process is enough"
+            why = "" if min(len(places), len(todo)) > 1 else "one process is enough"
             if not why and (own := next(filter(None, map(of_session, todo)), "")):
                 warnings.warn(why := SESSION.format(own), stacklevel=2)
             try:
-                failures = None if why else train_apart(limits, jobs, store, bar.show, deadline)
+                failures = None if why else train_apart(limits, places, store, bar.show, deadline)
             except Unguarded:
                 warnings.warn(NO_GUARD, stacklevel=2)
                 failures = None
@@ -61,6 +66,19 @@ def train_all(
         finally:
             store.tidy()
     report(failures, todo)
+
+
+def share_out(jobs: int, gpus: float | None) -> list[str | None]:
+    """The card of each of at most ``jobs`` processes, card by card in turn; None where this machine has no cards."""
+    found = cards()
+    if gpus is not None and not found:
+        raise FedlibError("There is no CUDA device here of which a run could get a share: leave out gpus.")
+    if gpus is not None and not 0 < gpus <= 1:
+        raise FedlibError(
+            f"gpus is what a run gets of a card: more than 0, at most 1; got {gpus:g}. FEDLIB_DEVICE=cpu keeps "
+            "runs on the processor."
+        )
+    return (found * int(1 / (gpus or SHARE) + 1e-9) or [None] * jobs)[:jobs]
 
 
 class Unguarded(Exception):
@@ -121,25 +139,32 @@ def still_due(waiting: deque, deadline: float | None) -> deque:
 
 
 def train_apart(
-    limits: dict[RunSpec, float], jobs: int, store: Store, show, deadline: float | None = None
+    limits: dict[RunSpec, float], places: list[str | None], store: Store, show, deadline: float | None = None
 ) -> dict[RunSpec, str]:
     """Train in worker processes, in the order given; why those failed that did.
 
-    ``limits`` says of every run how many seconds it may go without finishing a round. A run whose process dies,
-    stands still or lacks memory is tried again, once. A failed worker is replaced: who knows what is left in it.
+    ``limits`` says of every run how many seconds it may go without finishing a round, ``places`` of every process
+    which card it uses. A run whose process dies or stands still is tried again, once; one that lacks memory when the
+    others are done, alone on its card or, without one, here. A failed worker is replaced: who knows what is left in it.
     """
-    waiting, tries, failures, unready = deque(limits), Counter(), {}, 0
+    waiting, tries, failures, unready, lacking, alone = deque(limits), Counter(), {}, 0, [], ""
     workers: list[Worker] = []
     now, last = 0.0, time.monotonic()  # now counts the time that this process was awake: Ctrl-Z is no stall
     with sigterm_unwinds():
         try:
-            while (waiting := still_due(waiting, deadline)) or any(worker.spec for worker in workers):
+            while (waiting := still_due(waiting, deadline)) or lacking or any(worker.spec for worker in workers):
+                if not waiting and not any(worker.spec for worker in workers):
+                    waiting, lacking, alone, places = deque(lacking), [], ", then alone", list(dict.fromkeys(places))
+                    while workers:
+                        workers.pop().end()
+                    continue
                 workers = [worker for worker in workers if worker.spec or worker.process.is_alive()]
                 idle = [worker for worker in workers if not worker.spec]
-                while waiting and (idle or len(workers) < jobs):
+                while waiting and (idle or len(workers) < len(places)):
                     if not idle:
+                        free = Counter(places) - Counter(worker.card for worker in workers)
                         with signals_held():
-                            workers.append(Worker())
+                            workers.append(Worker(max(free, key=free.get)))
                         idle = workers[-1:]
                     idle.pop().begin(waiting.popleft(), store, deadline, now)
                 wait([end for w in workers if w.spec for end in (w.pipe, w.process.sentinel)], 0.5)
@@ -169,9 +194,9 @@ def train_apart(
                     tries[spec] += 1
                     reason, again = why
                     if again and tries[spec] == 1:
-                        waiting.append(spec)
+                        (lacking if again == "alone" else waiting).append(spec)
                     else:
-                        failures[spec] = f"tried twice: {reason}" if tries[spec] > 1 else reason
+                        failures[spec] = f"tried twice{alone}: {reason}" if tries[spec] > 1 else reason
         finally:
             for worker in workers:
                 worker.process.kill()
@@ -181,7 +206,8 @@ def train_apart(
 
 
 def attempt(spec: RunSpec, store: Store, on_round, deadline: float | None = None) -> tuple:
-    """Make one run: ("done", rounds), ("busy",) if another process is at it, ("failed", why, whether to try again)."""
+    """Make one run: ("done", rounds), ("busy",) if another process is at it, ("failed", why, whether to try again:
+    "again", "alone" or not at all)."""
     try:
         record = run_one(spec, store, on_round, patience=1, deadline=deadline)
     except Timeout:
@@ -193,15 +219,14 @@ def attempt(spec: RunSpec, store: Store, on_round, deadline: float | None = None
     return "done", record.rounds_done if isinstance(spec, RunSpec) else spec.rounds
 
 
-def failed(error: BaseException) -> tuple[str, str, bool]:
+def failed(error: BaseException) -> tuple[str, str, str]:
     """What ``attempt`` says of an exception: what it is, where it came from, whether another try may help."""
     why = in_words(error)
-    memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, on a GPU
-    memory = memory or "can't allocate memory" in why  # torch's on a CPU is a mere RuntimeError
+    memory = isinstance(error, MemoryError) or any(words in why for words in NO_MEMORY)
     if not isinstance(error, FedlibError):
         frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
         why += f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return "failed", f"{why}, out of memory: fewer --jobs" if memory else why, memory
+    return "failed", why + ", out of memory" * memory, "alone" * memory
 
 
 def in_words(error: BaseException) -> str:

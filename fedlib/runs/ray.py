@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.runs.execute import complete, keep
-from fedlib.runs.processes import PATIENCE, Bar, in_words, longest_wait, report, train_apart
+from fedlib.runs.processes import PATIENCE, SHARE, Bar, in_words, longest_wait, report, train_apart
 from fedlib.runs.record import Record
 from fedlib.runs.store import Store
 from fedlib.runs.worker import call
@@ -27,7 +27,7 @@ class Ray:
     """An engine for ``fedlib.run``."""
 
     address: str = "auto"  # of the cluster, such as 10.0.0.1:6379; auto is the one this machine is part of
-    gpus: float = 0.0  # what a run gets of a GPU: with 0.25, four runs share one
+    gpus: float | None = None  # what a run gets of a GPU; None is a quarter where the cluster has any, else nothing
     stall: float | None = None  # seconds that a run may go without finishing a round, if not what its size suggests
 
     def __call__(
@@ -41,11 +41,12 @@ class Ray:
         except ImportError:
             raise FedlibError("The engine ray needs the package ray: pip install -e '.[ray]' in the clone.") from None
         connect(self.address)
+        gpus = self.share_of(ray.cluster_resources())
         before = {spec: store.find(spec.id, spec) for spec in todo}
         failures = {}
         with Bar(todo, progress) as bar:
             try:
-                task = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=3)(perform)
+                task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=3)(perform)
                 limits = {spec: self.stall or longest_wait(spec) for spec in todo}
                 pending = {task.remote(complete(spec, before[spec]), limits[spec]): spec for spec in todo}
                 fitted = time.monotonic()
@@ -58,13 +59,17 @@ class Ray:
                         except Exception as error:  # ours, a node's, or one that cannot even be read here
                             failures[spec] = on_node(error)
                     has = ray.cluster_resources()
-                    if has.get("CPU", 0) >= 1 and has.get("GPU", 0) >= self.gpus:
+                    if has.get("CPU", 0) >= 1 and has.get("GPU", 0) >= gpus:
                         fitted = time.monotonic()
                     elif time.monotonic() - fitted > PATIENCE:
-                        raise FedlibError(f"No node of the cluster has a processor and {self.gpus:g} GPUs for a run.")
+                        raise FedlibError(f"No node of the cluster has a processor and {gpus:g} GPUs for a run.")
             finally:  # which ends the tasks that are still running, too
                 ray.shutdown()
         report(failures, todo)
+
+    def share_of(self, resources: dict) -> float:
+        """What a run gets of a GPU on a cluster with these; without a share Ray would hide its GPUs from the run."""
+        return self.gpus if self.gpus is not None else SHARE if resources.get("GPU") else 0.0
 
 
 def connect(address: str, seconds: float = 60) -> None:
@@ -91,7 +96,7 @@ def init(address: str) -> None:
 def perform(spec: RunSpec, limit: float) -> dict | str:
     """On a node: the record of a run, or why there is none."""
     with tempfile.TemporaryDirectory() as folder:
-        failures = train_apart({spec: limit}, 1, Store(folder), lambda spec, rounds: None)
+        failures = train_apart({spec: limit}, [None], Store(folder), lambda spec, rounds: None)
         return failures.get(spec) or Store(folder).get(spec.id).json
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from fedlib.core.errors import FedlibError
-from fedlib.core.registry import choose
+from fedlib.core.registry import require_one_of
 from fedlib.core.series import aligned, cut, summary
 from fedlib.core.spec import Measure, RunSpec
-from fedlib.probes import canonical, sections
+from fedlib.probes import canonical_probes, sections
 from fedlib.runs.files import file_content
 
 FORMAT = 1
@@ -116,7 +116,7 @@ class Record:
         """What made it: a run, with the probes it had, or a measurement."""
         if "measurement" in self.json:
             return Measure(self.json["measurement"])
-        return RunSpec.from_json(self.json["spec"]).also("+".join(self.probes))
+        return RunSpec.from_json(self.json["spec"]).with_probes("+".join(self.probes))
 
     @property
     def probes(self) -> dict[str, dict]:
@@ -135,13 +135,13 @@ class Record:
         """One probe's series, such as ``record.probe("spread")["tau"]``, with its own ``round``."""
 
         alike = [one for one in self.probes if one.partition("(")[0] == text]  # a bare name, if only one has it
-        name = canonical(text) if canonical(text) in self.probes or len(alike) != 1 else alike[0]
+        name = canonical_probes(text) if canonical_probes(text) in self.probes or len(alike) != 1 else alike[0]
         if self.partial and not self.probes.get(name, {}).get("series"):
             raise FedlibError(
                 f"The probe {name} has nothing of {self.id} yet, of which {self.rounds_done} of {self.spec.rounds} "
                 "rounds are done: 'fedlib run' goes on with it if told --hours or --finish."
             )
-        choose(f"probe in {self.id}", name, self.probes or ("none",))
+        require_one_of(f"probe in {self.id}", name, self.probes or ("none",))
         return self.probes[name]["series"]
 
     @property

@@ -23,10 +23,11 @@ SPAWN = get_context("spawn")  # a forked child would share torch's threads
 class Worker:
     """The driver's side of one worker. Start it within ``signals_held``."""
 
-    def __init__(self):
+    def __init__(self, card: str | None = None):
         self.pipe, theirs = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=work, args=(theirs, os.getpid()), name=NAME)
-        self.process.start()
+        self.process, self.card = SPAWN.Process(target=work, args=(theirs, os.getpid()), name=NAME), card
+        with sees_only(card):
+            self.process.start()
         theirs.close()
         self.ready, self.spec, self.rounds, self.seen = False, None, 0, 0.0
 
@@ -55,20 +56,35 @@ class Worker:
             return ("working",)
         if alive:
             within = f"{limit / 60:.0f} minutes" if limit >= 120 else f"{limit:.0f} seconds"
-            return "failed", f"no round was finished within {within}", True
+            return "failed", f"no round was finished within {within}", "again"
         self.process.join(1)
         code = self.process.exitcode
         if code and code > 0 and not self.ready:
             return "unready", code
         how = f"was killed by signal {-code}" if code and code < 0 else f"ended, exit code {code}"
-        hint = ", perhaps out of memory: fewer --jobs" if code == -signal.SIGKILL else ""
-        return "failed", f"its process {how}{hint}", True
+        killed = code == -signal.SIGKILL
+        return "failed", f"its process {how}{', perhaps out of memory' * killed}", "alone" if killed else "again"
 
     def end(self) -> None:
         """Kill it. It has nothing to tidy up: what it writes is whole or not there, its locks end with it."""
         self.process.kill()
         self.process.join(5)
         self.pipe.close()
+
+
+@contextmanager
+def sees_only(card: str | None):
+    """A process that is started here sees this card only, before anything in it starts CUDA; None changes nothing."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if card is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = card
+    try:
+        yield
+    finally:
+        if card is not None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
 @contextmanager

@@ -13,13 +13,11 @@ import pandas as pd
 from scipy import stats
 
 from fedlib.core.errors import FedlibError
-from fedlib.core.registry import choose
+from fedlib.core.registry import require_one_of
 from fedlib.workbook import statistics
 from fedlib.workbook.evidence import GRADES, OWN, PART, REDUCED, STAND_IN, Evidence
 from fedlib.workbook.settings import read
 
-MIME = "application/vnd.fedlib.claims+json"
-HEADLINE = "application/vnd.fedlib.headline+json"  # one line on what a page stands on, kept in its first cell
 KINDS = ("effect", "all", "order", "correlation", "within", "level", "time")
 WORDS = {  # what is said of an effect on the claimed side, and on the other
     OWN: ("reproduced", "not reproduced"),
@@ -63,8 +61,8 @@ def definitions(paper: str, exhibit: str | None = None) -> dict[str, Definition]
             if missing := sorted({"sentence", "where"} - set(entry)):
                 raise FedlibError(f"{id} in claims.yaml needs {' and '.join(missing)}.")
             claim = Definition(id, **entry)
-            choose(f"kind of {id}", claim.kind, KINDS)
-            choose(f"whose of {id}", claim.whose, ("paper", "ours"))
+            require_one_of(f"kind of {id}", claim.kind, KINDS)
+            require_one_of(f"whose of {id}", claim.whose, ("paper", "ours"))
             if (claim.margin is None) == (claim.kind in ("within", "level")):
                 raise FedlibError(f"{id} in claims.yaml: a margin belongs to the kinds within and level, to no other.")
             if not claim.sentence[:1].isalnum() or not claim.sentence.endswith("."):

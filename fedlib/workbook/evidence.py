@@ -12,6 +12,8 @@ import numpy as np
 
 from fedlib.core.registry import parse
 from fedlib.core.spec import RunSpec
+from fedlib.data import DATASETS
+from fedlib.runs.measures import MEASURES
 
 OWN, PART, REDUCED, STAND_IN = GRADES = ("own", "own, r of T rounds", "reduced", "stand-in")  # the best first
 LEARNED = 0.15  # share of the way from chance to 100% below which a cell tells nothing
@@ -58,8 +60,6 @@ def _beside(job, own, unstated: set[str], done: int | None) -> Grade:
 def fields_of(job) -> dict:
     """What decides the numbers of a run or a measurement, by name."""
     if not isinstance(job, RunSpec):
-        from fedlib.runs.measures import MEASURES
-
         job = MEASURES.make(job.text)
     return {f.name: getattr(job, f.name) for f in dataclasses.fields(job)}
 
@@ -146,8 +146,6 @@ class Evidence:
 
 def chance(spec: RunSpec) -> float:
     """The accuracy of guessing, in percent."""
-    from fedlib.data import DATASETS
-
     return 100 / len(DATASETS.make(spec.dataset).class_names)
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from fedlib.core.spec import RunSpec
 from fedlib.data import DATASETS
+from fedlib.probes.updates import entropy
 from fedlib.runs.partial import how_far
 
 
@@ -118,8 +119,6 @@ def scores(records: dict, names, series: str = "accuracy", **metrics) -> pd.Data
 
 def evenness(records: dict, names) -> pd.DataFrame:
     """One row per split (a measure class_counts): entropy of a client's classes, how many it has, how sizes differ."""
-    from fedlib.probes.updates import entropy
-
     rows = []
     for key, record in records.items():
         held = pd.DataFrame(record.result["counts"])

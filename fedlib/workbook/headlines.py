@@ -1,4 +1,4 @@
-"""The first picture of the README: one claim of every paper, what was reported and what came out, as SVG."""
+"""The first picture of the README, the claims of the page synthesis/headlines: reported and found, as SVG."""
 
 import textwrap
 from html import escape
@@ -21,7 +21,7 @@ def picture(claims: list[dict]) -> str:
     The dot is full at the paper's own setting (or its first rounds) and hollow below.
     """
     facts = yaml.safe_load((ROOT / "docs" / "papers.yaml").read_text(encoding="utf-8"))
-    chosen = [c for fact in facts.values() for c in claims if c["id"] == fact["claim"]]
+    chosen = [c | {"of": paper} for paper, fact in facts.items() for c in claims if c["id"] == fact["claim"]]
     values = [c[k] for c in chosen for k in ("effect", "low", "high", "reported") if c[k] is not None]
     limit = 1.08 * max(map(abs, values), default=1.0)
     at = lambda v: (LEFT + RIGHT) / 2 + v / limit * (RIGHT - LEFT) / 2  # noqa: E731
@@ -43,7 +43,7 @@ def picture(claims: list[dict]) -> str:
         verdict = OPEN if c["dagger"] else c["verdict"]
         colour = COLOURS[MARKS[verdict]]
         lines += [f'<path d="M12 {y + ROW / 2 + 3}H{WIDTH - 12}" stroke="#ddd"/>'] if k < len(chosen) - 1 else []
-        lines.append(_text(12, y - 14, names()["papers"][c["paper"]], "#111", weight="bold"))
+        lines.append(_text(12, y - 14, names()["papers"][c["of"]], "#111", weight="bold"))
         for line, part in enumerate(textwrap.wrap(c["sentence"], 48, max_lines=2, placeholder=" …")):
             lines.append(_text(12, y + 4 + 16 * line, part, "#333"))
         if c["reported"] is not None:

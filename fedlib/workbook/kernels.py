@@ -97,7 +97,7 @@ def serve(argv: list[str], environment: dict[str, str], cwd: str, streams: dict[
         os.dup2(file, number)
     os.environ.clear()
     os.environ.update(environment, JPY_PARENT_PID=str(os.getppid()))
-    threading.Thread(target=_follow, args=(multiprocessing.parent_process(),), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(multiprocessing.parent_process(),), daemon=True).start()
     multiprocessing.current_process().daemon = False  # which may not have processes of its own
     os.chdir(cwd)
     sys.argv, sys.path = ["ipykernel_launcher", *argv], PATH
@@ -114,7 +114,7 @@ def serve(argv: list[str], environment: dict[str, str], cwd: str, streams: dict[
     IPKernelApp.launch_instance([*argv, f"--IPKernelApp.parent_handle={os.getppid()}"])  # ends with who forked it
 
 
-def _follow(parent: BaseProcess) -> None:
+def _exit_with_parent(parent: BaseProcess) -> None:
     """The warm process lives as long as anyone it has forked, so a kernel must watch who asked for it by itself."""
     parent.join()
     os._exit(1)

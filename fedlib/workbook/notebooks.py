@@ -15,13 +15,17 @@ from functools import cached_property
 from pathlib import Path
 
 import nbformat
+from tqdm import tqdm
 
 from fedlib.core.errors import FedlibError, meant, quoted
-from fedlib.core.paths import ROOT
-from fedlib.core.registry import literal
+from fedlib.core.paths import IN_CLONE, ROOT, require_clone
+from fedlib.core.registry import literal, require_one_of
 from fedlib.core.spec import Measure, RunSpec
+from fedlib.workbook import HEADLINE, MIME
+from fedlib.workbook.kernels import use_forked_kernels
+from fedlib.workbook.settings import SCALES
 
-BUILD = ROOT / "build" / "notebooks"
+BUILD = (ROOT if IN_CLONE else Path()) / "build" / "notebooks"
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,7 @@ class Notebook:
             raise FedlibError(f"{self.name} has no parameter {names}{near}; it takes: {allowed}.")
         given = {name: typed(f"{self.name}: {name}", value, self.defaults[name]) for name, value in values.items()}
         if "scale" in given:
-            from fedlib.core.registry import choose
-            from fedlib.workbook.settings import SCALES
-
-            choose("scale", given["scale"], SCALES)
+            require_one_of("scale", given["scale"], SCALES)
         return {name: value for name, value in given.items() if value != self.defaults[name]}
 
     def scale(self, changes: dict) -> str:
@@ -118,8 +119,6 @@ class Notebook:
     @property
     def claims(self) -> list[dict]:
         """What the executed notebook says of the paper's claims; empty before it was executed."""
-        from fedlib.workbook.claims import MIME
-
         return [claim for found in shown(self.node, MIME) for claim in found]
 
     @property
@@ -135,8 +134,6 @@ def shown(node: nbformat.NotebookNode, mime: str) -> list:
 
 
 def headline(node: nbformat.NotebookNode) -> str:
-    from fedlib.workbook.claims import HEADLINE
-
     return " · ".join(shown(node, HEADLINE))
 
 
@@ -180,10 +177,12 @@ def _mistyped(where: str, value, default) -> FedlibError:
 
 def find(patterns: Iterable[str] = (), folder: Path = ROOT / "notebooks") -> list[Notebook]:
     """The notebooks that names or their beginnings, globs, papers or paths select; all of them without a pattern."""
+    if folder == ROOT / "notebooks" and not (patterns and all(map(is_file, patterns))):
+        require_clone("A command on the workbook's notebooks")
     every = [Notebook(path) for path in sorted(folder.glob("*/*.ipynb"))]
     found: dict[Path, Notebook] = {} if patterns else {nb.path: nb for nb in every}
     for pattern in patterns:
-        if pattern.endswith(".ipynb") and Path(pattern).is_file():
+        if is_file(pattern):
             chosen = [Notebook(Path(pattern).resolve())]
         else:
             chosen = [nb for nb in every if any(fnmatch.fnmatch(n, pattern) for n in (nb.name, nb.path.stem, nb.paper))]
@@ -197,6 +196,10 @@ def find(patterns: Iterable[str] = (), folder: Path = ROOT / "notebooks") -> lis
             raise FedlibError(f"No notebook matches {quoted(pattern)}{near}; {where}.")
         found |= {nb.path: nb for nb in chosen}
     return list(found.values())
+
+
+def is_file(pattern: str) -> bool:
+    return pattern.endswith(".ipynb") and Path(pattern).is_file()
 
 
 def execute(notebook: Notebook, changes: dict, out: Path = BUILD) -> Path:
@@ -249,10 +252,6 @@ def execute_all(
     done: Callable[[Notebook, Path], None] = lambda notebook, path: None,
 ) -> list[Path]:
     """Execute several notebooks in parallel processes; all are tried before a failure is raised."""
-    from tqdm import tqdm
-
-    from fedlib.workbook.kernels import use_forked_kernels
-
     paths, failures = {}, []
     context = multiprocessing.get_context("spawn")  # a forked child would share torch's threads
     pool = ProcessPoolExecutor(min(workers, len(jobs)) or 1, context, use_forked_kernels)

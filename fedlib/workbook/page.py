@@ -19,12 +19,14 @@ from IPython.display import Markdown, display
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
-from fedlib.core.registry import choose
+from fedlib.core.registry import require_one_of
 from fedlib.core.spec import RunSpec
+from fedlib.runs import engine
 from fedlib.workbook import frames, settings
-from fedlib.workbook.claims import Effect, definitions, judge
+from fedlib.workbook.claims import Claim, Effect, definitions, judge
 from fedlib.workbook.evidence import Evidence
 from fedlib.workbook.headline import differences, headline
+from fedlib.workbook.plots import reported_vs_ours
 from fedlib.workbook.reported import default_cell, printed_means, reported, reported_cells, reported_gaps
 from fedlib.workbook.statistics import interval, paired
 from fedlib.workbook.tables import at, show_claims, show_table, summary
@@ -48,7 +50,7 @@ class Page:
     def __init__(self, name: str, scale: str, seeds: Sequence[int] = (), base: str = "fedavg"):
         """``name`` is paper.exhibit; without ``seeds`` those of the settings; ``base`` is what others are added to."""
         self.paper, self.exhibit = name.split(".")
-        choose("scale", scale, settings.SCALES)
+        require_one_of("scale", scale, settings.SCALES)
         self.scale, self.base = scale, base
         self.seeds = list(seeds) or settings.seeds(self.paper, scale)
         self.metric = "last 10"  # of scores, the paper's own
@@ -57,6 +59,7 @@ class Page:
         self.titles: dict[str, str] = {}  # of panels
         self.records: dict = {}
         self.jobs: dict = {}
+        self.judged: list[Claim] = []  # what claims() found
         self._builders: list[Callable[[str], dict]] = []
 
     # The grid.
@@ -113,11 +116,9 @@ class Page:
 
     def run(self, grid: dict) -> dict:
         """The records of the grid, by its keys. Those that exist are read; only missing ones are trained."""
-        from fedlib.runs.engine import run
-
         if wrong := [key for key in grid if len(key) != len(self.names)]:
             raise FedlibError(f"The key {wrong[0]} does not fit the names {self.names}: give grid_from(…) its names.")
-        self.jobs, self.records = grid, run(grid)
+        self.jobs, self.records = grid, engine.run(grid)
         return self.records
 
     # Names.
@@ -271,8 +272,6 @@ class Page:
 
         A figure, and its numbers folded; the last column has what is left in the last round alone.
         """
-        from fedlib.workbook.plots import reported_vs_ours
-
         methods = dict.fromkeys(key[self.names.index("method")] for key in self.jobs)
         rows = []
         for ours, base in pairs or [(m, over) for m in methods if m != over]:
@@ -319,7 +318,7 @@ class Page:
             have = "has no effect on this page" if wrong[0] in known else "is not in claims.yaml"
             raise FedlibError(f"Claims and effects must match one to one: {wrong[0]} {have} ({len(wrong)} such).")
         effects = {n: e if isinstance(e, Effect) else Effect(e) for n, e in given.items()}
-        found = [judge(known[n], effects[n], self.evidence, self.cell_name) for n in known]
+        self.judged = found = [judge(known[n], effects[n], self.evidence, self.cell_name) for n in known]
         if self.scale == "smoke":
             print("smoke scale: no verdicts")
             return

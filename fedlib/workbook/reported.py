@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pandas as pd
 
-from fedlib.core.registry import choose
+from fedlib.core.registry import require_one_of
 from fedlib.workbook.settings import names, read
 
 
@@ -18,7 +18,7 @@ def reported(paper: str) -> dict:
 def reported_rows(paper: str, table: str) -> list[dict]:
     """The measured cells of one printed table, as transcribed."""
     tables = {t["id"]: t["rows"] for t in reported(paper)["tables"]}
-    choose(f"table of {paper}", table, tables)
+    require_one_of(f"table of {paper}", table, tables)
     return tables[table]
 
 

@@ -8,11 +8,12 @@ import yaml
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import IN_CLONE, ROOT
-from fedlib.core.registry import choose
+from fedlib.core.registry import require_one_of
 from fedlib.core.spec import RunSpec
+from fedlib.workbook import schema
+from fedlib.workbook.schema import SCALES
 
 PAPERS = ROOT / "papers"
-SCALES = ("smoke", "laptop", "paper")
 
 
 @cache
@@ -22,7 +23,19 @@ def read(paper: str, name: str) -> dict:
     if not path.exists():
         known = ", ".join(sorted(p.parent.name for p in PAPERS.glob(f"*/{name}")))
         raise FedlibError(f"There is no {name} for the paper {paper!r}; those that have one: {known}.")
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise FedlibError(f"papers/{paper}/{name} is no YAML: {' '.join(str(error).split())}.") from None
+    return schema.check(paper, name, {} if content is None else content)
+
+
+def part(paper: str, name: str) -> dict:
+    """One part of a paper's settings, such as columns."""
+    settings = read(paper, "settings.yaml")
+    if name not in settings:
+        raise FedlibError(f"papers/{paper}/settings.yaml has no '{name}:', which this page needs.")
+    return settings[name]
 
 
 @cache
@@ -38,9 +51,9 @@ def names() -> dict:
 
 def setting(paper: str, panel: str, scale: str) -> dict:
     """The keyword arguments of ``RunSpec`` that ``paper`` fixes for ``panel``, as ``scale`` changes them."""
-    choose("scale", scale, SCALES)
+    require_one_of("scale", scale, SCALES)
     settings = read(paper, "settings.yaml")
-    choose(f"panel of {paper}", panel, settings["panels"])
+    require_one_of(f"panel of {paper}", panel, settings["panels"])
     changes = settings["panels"][panel]
     for needed in ("paper", scale):
         if needed not in changes:
@@ -51,7 +64,7 @@ def setting(paper: str, panel: str, scale: str) -> dict:
 
 def environments(paper: str) -> dict[str, dict]:
     """The conditions that ``paper`` repeats every experiment under, as further arguments of ``RunSpec``."""
-    return read(paper, "settings.yaml")["environments"]
+    return part(paper, "environments")
 
 
 def columns(paper: str, table: str, scale: str) -> list[tuple]:
@@ -59,25 +72,25 @@ def columns(paper: str, table: str, scale: str) -> list[tuple]:
 
     Smoke has laptop's where it has none of its own.
     """
-    choose("scale", scale, SCALES)
-    tables = read(paper, "settings.yaml")["columns"]
-    choose(f"table of {paper}", table, tables)
+    require_one_of("scale", scale, SCALES)
+    tables = part(paper, "columns")
+    require_one_of(f"table of {paper}", table, tables)
     chosen = tables[table].get(scale, tables[table]["laptop"])
     return [(panel, alpha) for panel, alphas in chosen.items() for alpha in alphas]
 
 
 def seeds(paper: str, scale: str) -> list[int]:
     """The seeds of the paper's pages at ``scale``, where the settings name them."""
-    choose("scale", scale, SCALES)
-    return read(paper, "settings.yaml")["seeds"][scale]
+    require_one_of("scale", scale, SCALES)
+    return part(paper, "seeds")[scale]
 
 
 def methods(paper: str, scale: str, *names: str) -> dict[str, str]:
     """The written forms of these methods at ``scale``, where a scale changes what a method does at the server."""
-    choose("scale", scale, SCALES)
-    forms = read(paper, "settings.yaml")["methods"]
+    require_one_of("scale", scale, SCALES)
+    forms = part(paper, "methods")
     for name in names:
-        choose(f"method of {paper}", name, forms)
+        require_one_of(f"method of {paper}", name, forms)
     return {name: form if isinstance(form := forms[name], str) else form[scale] for name in names}
 
 
@@ -128,6 +141,27 @@ def server_grid(
     return grid
 
 
+def own_grid(paper: str, panel: str, scale: str) -> dict:
+    """The runs that the settings list under `own`, seed by seed: (panel, column, method, seed) to the paper's own run.
+
+    A column is an alpha, or an environment of the paper. There is no laptop scale of the paper's own setting, and smoke
+    has two seeds.
+    """
+    chosen = read(paper, "settings.yaml").get("own", {})
+    require_one_of(f"panel run at its own setting of {paper}", panel, chosen)
+    own, here = chosen[panel], setting(paper, panel, "smoke" if scale == "smoke" else "paper")
+    grid, every = {}, sorted({seed for seeds in own["seeds"].values() for seed in seeds})
+    for seed in every[:2] if scale == "smoke" else every:
+        for column in (column for column, seeds in own["seeds"].items() if seed in seeds):
+            named = read(paper, "settings.yaml").get("environments", {}).get(column, {})
+            where = named if isinstance(column, str) else {"partition": f"dirichlet(alpha={column})"}
+            for method, algorithm in own["methods"].items():
+                model = here["model"] + own.get("model", {}).get(method, "")
+                fields = here | where | {"model": model, "algorithm": algorithm, "seed": seed}
+                grid[panel, column, method, seed] = RunSpec(**fields)
+    return grid
+
+
 def differences(paper: str, panels: Iterable[str], scale: str) -> pd.DataFrame:
     """Every setting in which ``scale`` departs from the paper's own."""
     rows = []
@@ -149,7 +183,7 @@ def open_choices(paper: str, exhibit: str | None = None, only: Iterable[str] | N
     own = settings.get("chosen_for", {}).get(exhibit, {})
     wide = settings["chosen"]
     for name in only or ():
-        choose(f"choice of {paper}", name, wide)
+        require_one_of(f"choice of {paper}", name, wide)
     wide = wide if only is None else {name: wide[name] for name in only}
     choices = {name: choice for name, choice in (own | wide | own).items() if choice}
     return pd.DataFrame(choices.items(), columns=["left open", "our choice"])

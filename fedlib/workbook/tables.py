@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
-from fedlib.workbook.claims import HEADLINE, MARKS, MIME, Claim
+from fedlib.workbook import HEADLINE, MIME
+from fedlib.workbook.claims import MARKS, Claim
 from fedlib.workbook.evidence import GRADES, PART
 from fedlib.workbook.statistics import interval
 

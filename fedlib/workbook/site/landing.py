@@ -21,7 +21,8 @@ def landing(notebooks: list[Notebook], claims: list[dict]) -> str:
         doors(), "",
         "## What was reported, and what came out", "",
         f'<figure class="headlines">{headlines.picture(claims)}</figure>', "",
-        "One claim of each paper that stands for it; the dot is full at the paper's own setting, hollow below it. All claims with",
+        "One claim of each paper that stands for it ([how far its runs are](notebooks/synthesis/headlines)); the dot is full at the",
+        "paper's own setting, hollow below it. All claims with",
         "a number in points of accuracy:", "",
         '<div class="panels">', panels, "</div>", legend(), "",
         "Each point is a claim with a number in points of accuracy; it leads to its page. On the diagonal our effect is the",
@@ -29,7 +30,7 @@ def landing(notebooks: list[Notebook], claims: list[dict]) -> str:
         "at its edge, faint. *Reproduced* and *not reproduced* are said of the paper's own setting only; with less, a claim",
         "*agrees*, *disagrees* or stays *open*.", "",
         "## The papers", "",
-        '<div class="cards">', *(card(p, [c for c in claims if c["paper"] == p]) for p in papers), "</div>", "",
+        '<div class="cards">', *(card(p, claims) for p in papers), "</div>", "",
         f"{report.sentence(claims)}. {report.FEWER}", "",
     ]  # fmt: skip
     return "\n".join(lines)
@@ -48,14 +49,14 @@ def doors() -> str:
 def card(paper: str, claims: list[dict]) -> str:
     """What the paper says, what came of the claim that stands for it, and all counts by evidence."""
     fact, home = facts()[paper], f"papers/{paper}/README.html"
-    mine = [c for c in claims if c["whose"] == "paper"]
+    mine = [c for c in claims if (c["paper"], c["whose"]) == (paper, "paper")]
     lines = [
         '<section class="card"><div>',
         f'<h3><a href="{home}">{name(paper)}</a> <small>{fact["venue"]} {fact["year"]}</small></h3>',
         f'<p class="links">{links(paper)}</p>',
         f"<p><b>It says:</b> {escape(fact['says'])}</p>",
     ]
-    if chosen := next((c for c in mine if c["id"] == fact["claim"]), None):
+    if chosen := next((c for c in claims if c["id"] == fact["claim"]), None):
         numbers = f"ours {ours(chosen)}" + (f"; reported {theirs(chosen)}" if chosen["reported"] is not None else "")
         sentence = f'<a href="{place(chosen)}">{escape(chosen["sentence"])}</a>'
         lines.append(

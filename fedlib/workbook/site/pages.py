@@ -7,7 +7,7 @@ from html import escape
 import nbformat
 
 from fedlib.runs.store import Store
-from fedlib.workbook.claims import MIME
+from fedlib.workbook import MIME
 from fedlib.workbook.notebooks import Notebook, duration
 from fedlib.workbook.site.parts import anchor, grade, name, number, side, verdict
 
