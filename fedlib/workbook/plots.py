@@ -323,16 +323,10 @@ def _far_out(axis, y, part: pd.DataFrame, limits: tuple[float, float]) -> pd.Dat
         for place, value in zip(y, part[column].astype(float), strict=True):
             if not limits[0] <= value <= limits[1] and not np.isnan(value):
                 right = value > limits[1]
-                look = {
-                    "xytext": (-8 if right else 8, 0),
-                    "textcoords": "offset points",
-                    "fontsize": 9,
-                    "color": colour,
-                }
-                look |= {"ha": "right" if right else "left", "va": "center", "zorder": 4}
-                edge = limits[1] if right else limits[0]
+                edge, side = (limits[1], "right") if right else (limits[0], "left")
                 axis.scatter([edge], [place], color=colour, marker=">" if right else "<", s=30, zorder=4)
-                axis.annotate(f"{value:+.0f}", (edge, place), **look)
+                look = {"ha": side, "va": "bottom", "fontsize": 9, "color": colour, "zorder": 4}
+                axis.annotate(f"{value:+.0f}", (edge, place), (0, 3), textcoords="offset points", **look)
         part[column] = part[column].where(part[column].between(*limits))
     return part
 
