@@ -97,7 +97,7 @@ def methods(paper: str, scale: str, *names: str) -> dict[str, str]:
 def preset(paper: str, name: str) -> dict:
     """A chassis of the paper: the ``settings`` around all methods and its own form of each (``methods``)."""
     presets = read(paper, "settings.yaml").get("presets", {})
-    choose(f"preset of {paper}", name, presets)
+    require_one_of(f"preset of {paper}", name, presets)
     return {"settings": {}, "methods": {}} | presets[name]
 
 
