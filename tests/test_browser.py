@@ -1,6 +1,7 @@
 """The site in a real browser: headless Chromium, phone and desk, light and dark, without a network."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -76,7 +77,19 @@ def test_a_page_opens_without_error_request_or_sideways_scroll(visit, name, widt
     assert page.locator("mjx-merror").count() == 0
 
 
-@pytest.mark.parametrize("width", [1313, 1471, 1600])
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1400, "light")])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing_serious(visit, name, width, theme):
+    axe = pytest.importorskip("axe_core_python", reason="needs axe-core-python, which carries axe-core")
+    page = visit(name, width, theme)
+    page.wait_for_timeout(600)
+    page.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']}).then(r => r.violations)")
+    serious = [v for v in found if v["impact"] in ("serious", "critical")]
+    assert not [f"{v['id']}: {v['nodes'][0]['target']} and {len(v['nodes']) - 1} more" for v in serious]
+
+
+@pytest.mark.parametrize("width", [800, 1313, 1471, 1600])
 def test_the_contents_column_is_not_cut(visit, width):
     assert visit(PAPER, width).evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
@@ -108,7 +121,7 @@ def test_a_point_of_the_picture_leads_to_its_claim_and_on_to_the_records(visit):
     page.wait_for_url(f"**#{claim}")
     assert page.locator(f"#{claim}").is_visible()
     page.get_by_role("link", name="Records behind the numbers").click()
-    assert page.locator("#records code").nth(1).is_visible()
+    assert page.locator("#records td code").first.is_visible()
     id = page.locator("#records tr").nth(1).locator("code").inner_text()
     assert (ROOT / "papers" / "runs" / f"{id}.json").is_file()
 
@@ -121,6 +134,23 @@ def test_code_is_folded_until_asked_for(visit):
     assert code.first.is_visible()
     page.get_by_role("button", name="Fold all code").click()
     assert not code.first.is_visible()
+
+
+def test_the_form_writes_the_command(visit):
+    page = visit(PAPER)
+    page.get_by_text("Run this").click()
+    page.locator(".parameters input[data-name=seeds]").fill("1,2,3,4,5")
+    page.locator(".parameters input[data-name=scale]").fill("smoke")
+    command = page.locator("pre.command").inner_text()
+    assert command == f"fedlib run {PAPER.removeprefix('notebooks/')} --scale smoke -p seeds 1,2,3,4,5"
+
+
+def test_a_table_is_saved_as_csv(visit):
+    page = visit(PAPER)
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="this table as CSV").first.click()
+    first = page.locator(".cell_output table").first.locator("tr").first.locator("th").first.inner_text()
+    assert Path(saved.value.path()).read_text(encoding="utf-8").startswith(f'"{first}"')
 
 
 def test_equations_are_typeset(visit):

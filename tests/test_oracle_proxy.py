@@ -18,6 +18,7 @@ from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
 from fedlib.federation.training import train
 from fedlib.models.mlp import MLPNet
+from fedlib.workbook import settings
 
 LAW = [(name, i) for name in oracle.files("fedlaw_mlp*.json") for i in range(len(oracle.load(name)["runs"]))]
 BASELINES = oracle.files("fedlaw_repo_baselines*.json")
@@ -137,6 +138,8 @@ def test_oracle_local_training(name):
 @pytest.mark.parametrize("name", BASELINES)
 def test_oracle_fedprox(name):
     data = oracle.load(name)
-    client = Trainee(data["inputs"], "sgd", "fedprox(mu=0.1)")
+    theirs = settings.preset("fedlaw", "released")["methods"]["fedprox"]
+    assert theirs["algorithm"] == "fedprox(mu=0.001)"
+    client = Trainee(data["inputs"], theirs["optimizer"], "fedprox(mu=0.1)")
     client.epoch()
     oracle.close(client.epoch(), data["fedprox_client_mu0.1_plainSGD_lr0.05_noMomentum_noWD_E2"])

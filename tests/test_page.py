@@ -1,5 +1,6 @@
 """A page: its grid at any scale, the paper's cells beside ours, effects by cell and seed, claims one to one."""
 
+import nbformat
 import pandas as pd
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -8,7 +9,7 @@ from IPython.utils.capture import capture_output
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.workbook import HEADLINE, MIME
-from fedlib.workbook.notebooks import headed
+from fedlib.workbook.first_cell import TRANSFER, headed, renew
 from fedlib.workbook.page import Page
 
 METHODS = {"fedavg": "fedavg", "fedprox": "fedprox(mu=0.001)", "fedawa": "awa(variant=released)"}
@@ -123,3 +124,16 @@ def test_the_headline_takes_the_place_of_the_one_before_it():
     once = headed(cell, "2 agree")
     assert once == "# Title\n\n> 2 agree\n\nCitation.\n\n**What it says.** Much."
     assert headed(once, "3 agree") == once.replace("2 agree", "3 agree") and headed(cell, "") == cell
+
+
+@pytest.mark.parametrize(
+    ("grade", "link"), [("own", ""), ("reduced", f" · {TRANSFER}"), ("stand-in", f" · {TRANSFER}")]
+)
+def test_a_page_on_small_runs_leads_to_whether_they_transfer_without_being_executed(tmp_path, grade, link):
+    data = {MIME: [{"grade": None}, {"grade": grade}], HEADLINE: "2 open"}
+    output = nbformat.v4.new_output("display_data", data)
+    cells = [nbformat.v4.new_markdown_cell("# Title\n\nText."), nbformat.v4.new_code_cell("1", outputs=[output])]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path := tmp_path / "page.ipynb")
+    assert renew(path) and not renew(path), "the second time there is nothing to do"
+    node = nbformat.read(path, as_version=4)
+    assert node.cells[0].source == f"# Title\n\n> 2 open{link}\n\nText." and node.cells[1].outputs == [output]

@@ -235,6 +235,27 @@ def test_learning_curves_draws_every_run(records):
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["FedAvg", "FedLap", "stated in the paper"]
 
 
+def test_of_many_methods_two_may_be_drawn_strong(records):
+    frame = frames.curves(records, NAMES)
+    (axis,) = plots.learning_curves(frame, "panel", strong=["fedlap"]).axes
+    seeds = frame["seed"].nunique()
+    label = lambda name: [line for line in axis.lines if line.get_label() == name]  # noqa: E731
+    assert len(axis.lines) == seeds + 2, "the seeds of the strong one, and two means"
+    assert len(axis.collections) == 1, "one band"
+    assert label("FedLap")[0].get_linewidth() > label("FedAvg")[0].get_linewidth()
+
+
+def test_a_number_far_from_all_others_is_written_at_the_edge():
+    here = [1.0, 2.0, 3.0, -1.0, 44.0, 0.5, 0.0, 2.5]
+    frame = pd.DataFrame({"panel": "a", "row": list("abcdefgh"), "here": here, "reported": np.nan})
+    (axis,) = plots.reported_vs_ours(frame, "points", zero=0).axes
+    assert [text.get_text() for text in axis.texts] == ["+44"]
+    assert axis.get_xlim()[1] < 10, "which flattens no panel"
+    frame.loc[4, "here"] = 4.0
+    (axis,) = plots.reported_vs_ours(frame, "points", zero=0).axes
+    assert not axis.texts
+
+
 def test_what_comes_after_the_skipped_rounds_fills_each_panel(records):
     frame = frames.curves(records, NAMES)
     low = frame[frame["round"] == 1].assign(accuracy=-500.0)

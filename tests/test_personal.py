@@ -419,3 +419,21 @@ def test_workers_do_not_change_personal_runs(tmp_path):
     specs = [TINY.replace(algorithm=form) for form in ("fedala", "fedrep")]
     two = run_all(specs, jobs=2, store=Store(tmp_path), progress=False)
     assert [r.series for r in two] == [simulate(s).series for s in specs]
+
+
+def test_perfedavg_ascends_where_curvature_is_above_one_over_alpha():
+    """First order leaves out I - alpha H. One point with both labels: curvature |x|^2 / 2 across, nothing along."""
+    for length, descends in ((10.0, True), (17.0, False)):  # curvature 50 and 145; 1 / alpha is 100
+        flat = FlatModel(torch.nn.Linear(1, 2, bias=False))
+        flat.theta.copy_(torch.tensor([1e-4, -1e-4]))
+        c = Client(0, 1, flat.model, flat.layout, flat.theta, flat.grad, flat.theta.clone())
+        part, batch = (
+            ALGORITHMS.make("perfedavg(alpha=0.01)"),
+            Batch(torch.full((2, 1), length), torch.arange(2), None, None),
+        )
+        flat.grad.zero_()
+        F.cross_entropy(flat.model(batch.x), batch.y).backward()
+        downhill = flat.grad.clone()
+        part.loss(c, batch)
+        part.gradient(c)
+        assert (torch.dot(flat.grad, downhill) > 0) == descends, length

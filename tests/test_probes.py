@@ -17,6 +17,7 @@ from fedlib.core.device import one_thread
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel, Layout
 from fedlib.core.spec import Measure, RunSpec
+from fedlib.data import load
 from fedlib.data.distances import (
     alignment,
     heterogeneity_degree,
@@ -269,6 +270,41 @@ def test_rescaling_passes_through_the_loss_and_through_log_classes():
     assert losses[2] != pytest.approx(losses[1], rel=1e-3)
 
 
+def test_descent_by_hand_and_against_finite_differences():
+    fed, r = federated(TINY)
+    found = measure("descent(samples=200)", r, fed)
+    step = r.aggregate - r.theta
+    assert found["own"] + found["cross"] == pytest.approx(float(step.square().sum()), rel=1e-4)
+    lam = r.sizes / r.sizes.sum()
+    alone = sum(float(lam[k] ** 2 * (r.thetas[k] - r.theta).square().sum()) for k in range(3))
+    assert found["own"] == pytest.approx(alone, rel=1e-4)
+
+    x, y = draw(fed, "descent", 200, "train")
+    losses = []
+    for share in (-1e-2, 1e-2):  # central differences along the step
+        fed.flat.theta.copy_(r.theta + share * step)
+        losses.append(evaluate(fed.flat.model, x, y)[1])
+    assert found["linear"] == pytest.approx((losses[0] - losses[1]) / 2e-2, rel=0.02)
+    fed.flat.theta.copy_(r.aggregate)
+    after_it = evaluate(fed.flat.model, x, y)[1]
+    fed.flat.theta.copy_(r.theta)
+    assert found["drop"] == pytest.approx(evaluate(fed.flat.model, x, y)[1] - after_it, rel=1e-4)
+
+
+def test_the_cross_term_is_what_clients_agree_on():
+    fed, _ = federated(TINY)
+    size = fed.flat.layout.size
+    for sign, expected in ((1.0, 2 * 0.75 * 0.25 * 4), (-1.0, -2 * 0.75 * 0.25 * 4), (0.0, 0.0)):
+        theta, thetas = torch.zeros(size), torch.zeros(2, size)
+        thetas[0, 0] = 2.0
+        thetas[1, 0 if sign else 1] = 2.0 * (sign or 1.0)
+        none = torch.zeros(2, 0)
+        r = Round(fed.flat.layout, theta, none[0], thetas, none, torch.tensor([3.0, 1.0]), [0, 1])
+        Algorithm("fedavg").aggregate(r, {})
+        found = measure("descent(samples=20)", r, fed)
+        assert found["own"] == pytest.approx((0.75**2 + 0.25**2) * 4) and found["cross"] == pytest.approx(expected)
+
+
 def test_hessian_against_the_exact_one():
     fed, r = federated(TINY.replace(model="mlp(hidden=4)", dataset="digits(shape=(1, 4, 4))"))
     found = measure("hessian(samples=50, along=(0.0, 0.3))", r, fed)
@@ -485,6 +521,13 @@ def test_clients_with_the_same_classes_are_close(tmp_path):
         d = squareform(found["distance"])
         assert d[0, 1:4].mean() < d[0, 8:].mean() < d[0, 4:8].mean()
         assert np.mean(found["to_all"][8:]) < np.mean(found["to_all"][:8]) and len(found["to_all"]) == 12
+    cohorts = "cohort_classes(partition=class_blocks, clients=10, participation=(0.1, 0.5, 1.0), rounds=5)"
+    overlap = execute(Measure(cohorts)).result["similarity"]
+    labels = load("digits").y_train.bincount()
+    assert overlap["1"] == pytest.approx(1) and overlap["0.1"] < overlap["0.5"] < 1
+    assert overlap["0.1"] == pytest.approx(float((labels / labels.sum()).mean()), abs=0.01), "one class of ten"
+    with pytest.raises(FedlibError, match="are shares from 0.1 to 1; got 0.05"):
+        Measure("cohort_classes(clients=10, participation=(0.05,))")
     counts = execute(Measure("class_counts(partition=iid, clients=2)")).result["counts"]
     assert np.sum(counts) == 1442 and abs(np.diff(np.sum(counts, 1))) <= 1
 

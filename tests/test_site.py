@@ -1,5 +1,8 @@
 """The site: its parts are right, and as a whole every link and file it names is in it, nothing from elsewhere."""
 
+import csv
+import io
+import re
 from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 
@@ -11,9 +14,9 @@ from fedlib.core.paths import ROOT
 from fedlib.core.spec import RunSpec
 from fedlib.runs.record import Record
 from fedlib.runs.store import Store
-from fedlib.workbook import report, site
+from fedlib.workbook import headlines, report, site
 from fedlib.workbook.notebooks import find
-from fedlib.workbook.site import charts, explorer, landing, methods, parts
+from fedlib.workbook.site import charts, explorer, landing, methods, pages, parts
 
 MEGABYTES = 30
 
@@ -57,16 +60,43 @@ def test_every_equation_belongs_to_a_method():
     assert set(given) <= set(ALGORITHMS.entries)
 
 
-def test_cost_is_measured_against_the_same_run_of_fedavg(tmp_path):
-    store = Store(tmp_path)
+def test_cost_is_measured_against_the_same_run_of_fedavg():
+    records = []
     base = RunSpec(dataset="digits", model="mlp", partition="iid", rounds=1)
     partition = {"fingerprint": "", "sizes": []}
     prox = "fedprox(mu=0.1)"
     runs = (1, "fedavg", 10), (1, prox, 12), (1, "fedprox+lws", 99), (2, "fedavg", 20), (2, prox, 20), (3, prox, 99)
     for seed, algorithm, seconds in runs:
         spec = base.replace(algorithm=algorithm, seed=seed)
-        store.put(Record.of_run(spec, {"accuracy": [0.5], "round": [1]}, partition, "", {}, seconds))
-    assert methods.costs(store) == {"fedprox": (pytest.approx(1.1), 2)}
+        records.append(Record.of_run(spec, {"accuracy": [0.5], "round": [1]}, partition, "", {}, seconds))
+    assert methods.costs(records) == {"fedprox": (pytest.approx(1.1), 2)}
+
+
+def test_the_first_picture_is_hollow_below_the_papers_own_setting_and_each_line_a_link(claims):
+    ids = {c["id"]: c for c in claims}
+    drawn = headlines.picture(claims, parts.place)
+    for fact in parts.facts().values():
+        chosen = ids[fact["claim"]]
+        line = drawn.partition(f'<a href="{parts.place(chosen)}">')[2].partition("</a>")[0]
+        hollow = bool(re.search(r'<circle[^>]*fill="white"', line))
+        assert "<circle" in line and hollow == (not chosen["grade"].startswith("own")), chosen["id"]
+
+
+def test_the_style_of_the_small_pictures_leaves_the_first_one_alone():
+    css = (ROOT / "docs" / "_static" / "site.css").read_text(encoding="utf-8")
+    assert not re.search(r"(^|[},])\s*svg (text|circle|path|polygon)", css)
+
+
+def test_a_page_lists_its_runs_with_seeds_accuracies_and_ids_of_records():
+    nb = find(["fedlap/figure01"])[0]
+    plan, store = nb.plan(), Store(ROOT / "papers" / "runs")
+    found = {job.id: store.get(job.id) for job in plan.values()}
+    rows = list(csv.DictReader(io.StringIO(pages.runs(plan, found))))
+    assert [row["record"] for row in rows] == [job.id for job in plan.values()]
+    for row in rows:
+        record = found[row["record"]]
+        assert row["accuracy"] == f"{record.accuracy[-1]:.2f}" and int(row["seed"]) == record.spec.seed
+        assert f"<td>{row['accuracy']}</td><td><code>{row['record']}</code>" in "".join(pages.lines(plan, found))
 
 
 class Page(HTMLParser):
@@ -103,13 +133,14 @@ def missing(out, path, pages) -> list[str]:
 @pytest.mark.slow
 def test_the_whole_site_holds_together_without_a_network(notebooks, tmp_path):
     out = site.build(notebooks, tmp_path / "site", Store(ROOT / "papers" / "runs")).parent
-    pages = {path: Page(path) for path in out.rglob("*.html")}
-    assert not [line for path in pages for line in missing(out, path, pages)]
-    assert not [src for page in pages.values() for src in page.loads if urlsplit(src).scheme in ("http", "https")]
+    html = {path: Page(path) for path in out.rglob("*.html")}
+    assert not [line for path in html for line in missing(out, path, html)]
+    assert not [src for page in html.values() for src in page.loads if urlsplit(src).scheme in ("http", "https")]
     assert sum(p.stat().st_size for p in out.rglob("*") if p.is_file()) < MEGABYTES * 2**20
     for nb in notebooks:
         page = (out / "notebooks" / f"{nb.name}.html").read_text(encoding="utf-8")
         pictures = sum("image/png" in o.get("data", {}) for c in nb.node.cells for o in c.get("outputs", ()))
         assert page.count("<img") >= pictures and 'id="records"' in page, nb.name
+        assert 'property="og:description"' in page and f'alt="{nb.title[:9]}' in page or not pictures, nb.name
         assert f"notebooks/{nb.name}.html" in (out / "papers" / nb.paper / "README.html").read_text(encoding="utf-8")
     assert not [m for m in ALGORITHMS.entries if not (out / "methods" / f"{m}.html").is_file()]

@@ -33,6 +33,36 @@ def test_the_servers_work_goes_with_the_column():
     assert grid["cifar10_cnn", 100, "feddf", 8].algorithm == "fedavg+feddf"
 
 
+def test_a_preset_is_the_whole_chassis_of_the_authors_code():
+    columns, names = [("fashion_mlp", 0.1)], ["fedavg", "fedprox", "feddyn", "feddf", "server_ft", "law", "law_swa"]
+    levels = {"text": {}, "forms": "released_methods", "code": "released"}
+    grid = settings.server_grid("fedlaw", columns, names, [8], "paper", levels)
+    plain = settings.server_grid("fedlaw", columns, names, [8], "paper")
+    at = lambda level, method: grid["fashion_mlp", 0.1, level, method, 8]  # noqa: E731
+    for method in names:
+        text, forms, code = (at(level, method) for level in levels)
+        assert text.id == plain["fashion_mlp", 0.1, method, 8].id, "an empty change changes nothing"
+        assert (code.keep_optimizer, code.client_holdout) == (True, 0.3)
+        assert (forms.keep_optimizer, forms.client_holdout) == (False, 0.0)
+        assert code.replace(keep_optimizer=False, client_holdout=0.0) == forms
+        stays = ("local_epochs", "proxy", "rounds", "batch_size", "lr", "lr_decay", "subset")
+        assert all(getattr(code, name) == getattr(text, name) for name in stays), "what Table 3 states"
+    assert at("code", "fedprox").optimizer == "sgd" and at("text", "fedprox").optimizer == at("code", "law").optimizer
+    assert at("code", "feddyn").algorithm == "feddyn(variant=released)"
+    assert at("code", "law").algorithm == "fedavg+law(variant=released, lr=0.005)"
+    assert at("code", "law_swa").algorithm == "fedavg+law(variant=released, lr=0.005, swa=True)"
+    with pytest.raises(FedlibError, match="preset of fedlaw 'relesed'"):
+        settings.server_grid("fedlaw", columns, names, [8], "paper", {"code": "relesed"})
+
+
+def test_a_method_may_have_settings_of_its_own():
+    methods = {"plain": {"algorithm": "fedprox(mu={mu})", "optimizer": "sgd"}, "fedavg": "fedavg"}
+    grid = settings.build_grid("fedlaw", [("fashion_mlp", 1)], methods, [8], "laptop", mu={"": 0.5})
+    plain, other = grid["fashion_mlp", 1, "plain", 8], grid["fashion_mlp", 1, "fedavg", 8]
+    assert (plain.algorithm, plain.optimizer) == ("fedprox(mu=0.5)", "sgd")
+    assert plain.replace(algorithm="fedavg", optimizer=other.optimizer) == other
+
+
 def test_a_column_at_the_papers_own_setting_is_the_papers_own_at_every_scale_but_smoke():
     theirs = settings.server_grid("fedlaw", [("fashion_mlp", 0.1)], ["fedavg", "law", "feddf"], [8], "paper")
     here = settings.server_grid("fedlaw", [("fashion_mlp_own", 0.1)], ["fedavg", "law", "feddf"], [8], "laptop")

@@ -1,6 +1,8 @@
 // Filters and sorting of tables, one switch for all code, copy buttons. Without it every page is still whole.
 "use strict";
 
+const ANY = { paper: "all papers", verdict: "all verdicts", evidence: "any evidence", whose: "claims and own questions" };
+
 function sortable(table) {
   const body = table.tBodies[0];
   const value = (row, k) => row.cells[k].dataset.value ?? row.cells[k].textContent.trim();
@@ -36,7 +38,7 @@ function filtered(bar, table) {
     for (const [name, select] of Object.entries(fields))
       for (const option of select.options) {
         const count = rows.filter((r) => matches(r, name) && (!option.value || r.dataset[name] === option.value)).length;
-        option.textContent = `${option.value || `any ${name}`} (${count})`;
+        option.textContent = `${option.value || ANY[name]} (${count})`;
       }
   };
   for (const name of ["paper", "verdict", "evidence", "whose"]) {
@@ -67,6 +69,34 @@ function codeSwitch(place) {
     button.textContent = open ? "Fold all code" : "Show all code";
   });
   place.prepend(button);
+}
+
+// The form under "Run this" writes the command.
+function commandOf(form) {
+  const pre = form.parentNode.querySelector("pre.command"), plain = pre.textContent, inputs = [...form.querySelectorAll("input")];
+  const quoted = (text) => (/^[\w.,:=+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+  form.addEventListener("input", () => {
+    const changed = inputs.filter((i) => i.value !== i.defaultValue);
+    pre.textContent = plain + changed.map((i) => (i.dataset.name === "scale" ? ` --scale ${quoted(i.value)}` : ` -p ${i.dataset.name} ${quoted(i.value)}`)).join("");
+  });
+}
+
+// A table as a file.
+function csvButton(table) {
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "csv", textContent: "CSV" });
+  button.setAttribute("aria-label", "this table as CSV");
+  button.addEventListener("click", () => {
+    const cells = (row) => [...row.cells].map((c) => `"${c.textContent.trim().replaceAll('"', '""')}"`).join(",");
+    const href = URL.createObjectURL(new Blob([[...table.rows].map(cells).join("\n") + "\n"], { type: "text/csv" }));
+    Object.assign(document.createElement("a"), { href, download: `${document.title.split(" - ")[0]}.csv` }).click();
+  });
+  table.before(button);
+}
+
+// What scrolls sideways can be reached by keys.
+function reachable() {
+  for (const box of document.querySelectorAll("pre, article table, .cell_output, .headlines, .explorer, .table-wrapper, div.output, div.math, .run > table"))
+    if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0;
 }
 
 function copyButton(block) {
@@ -103,6 +133,11 @@ addEventListener("DOMContentLoaded", () => {
   if (bar) filtered(bar, document.querySelector(".explorer table"));
   document.querySelectorAll(".switch").forEach(codeSwitch);
   document.querySelectorAll("div.highlight").forEach(copyButton);
+  document.querySelectorAll(".parameters").forEach(commandOf);
+  document.querySelectorAll(".cell_output table").forEach(csvButton);
+  reachable();
+  addEventListener("resize", reachable);
+  document.addEventListener("toggle", reachable, true);
   const tree = document.querySelector(".sidebar-scroll"), here = tree?.querySelector("li.current-page > a");
   if (here && tree.scrollHeight > tree.clientHeight) tree.scrollTop = here.offsetTop - tree.clientHeight / 2;
 });

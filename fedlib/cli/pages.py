@@ -7,7 +7,7 @@ import click
 from fedlib.cli.options import Command, complete_notebook, json_option, print_json
 from fedlib.core.paths import ROOT, require_clone
 from fedlib.runs.store import committed
-from fedlib.workbook import headlines, scaffold
+from fedlib.workbook import first_cell, headlines, scaffold
 from fedlib.workbook import notebooks as pages
 from fedlib.workbook import report as board
 from fedlib.workbook import site as static_site
@@ -42,7 +42,11 @@ def list_(names, as_json):
 
 
 @click.command(cls=Command)
-@click.option("--update", is_flag=True, help="Write it into README.md, papers/claims.md and the reading guides.")
+@click.option(
+    "--update",
+    is_flag=True,
+    help="Write it into README.md, papers/claims.md and the guides; renew the line that heads every page.",
+)
 @json_option
 def report(update, as_json):
     """The scoreboard: every claim of every notebook with verdict, what it stands on, effect and interval, as Markdown.
@@ -58,6 +62,8 @@ def report(update, as_json):
     if update:
         for path, text in board.pages().items():
             board.put(text, path)
+        for nb in pages.find():
+            first_cell.renew(nb.path)
         headlines.PATH.write_text(headlines.picture(claims), encoding="utf-8")
         return click.echo(f"README.md, papers/claims.md and the reading guides are current: {board.sentence(claims)}.")
     click.echo(board.every(claims))

@@ -14,7 +14,7 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel
 from fedlib.core.random import stream
 from fedlib.models.base import evaluate, twice_differentiable
-from fedlib.probes.base import PROBES, Probe, by_id, draw, load_weights, round_significant
+from fedlib.probes.base import PROBES, Probe, by_id, draw, load_weights, round_significant, shares
 
 
 @PROBES.register("histogram")
@@ -50,6 +50,34 @@ class Rescaling(Probe):
     def measure(self, fed, r: Round) -> dict:
         loss = loss_at(fed, r, *draw(fed, "rescaling", self.samples, self.on))
         return {"loss": round_significant([loss(factor * r.aggregate) for factor in self.factors])}
+
+
+@PROBES.register("descent")
+class Descent(Probe):
+    """The two sums of FedLAW's Eq. 6 and what they stand for: how far one round lowers the loss.
+
+    ``own`` = sum_k lambda_k^2 ||g_k||^2 and ``cross`` = sum_{i != j} lambda_i lambda_j <g_i, g_j> add up to
+    ||sum_k lambda_k g_k||^2. On the clients' training data: ``linear`` = -<dL/dw, step> at the round's start, the first
+    term of Taylor's series, for which Eq. 6 puts those sums; ``drop``, by how much the loss has fallen after the step.
+    """
+
+    every: int | None = 1
+    samples: int | None = 2000  # None is all
+
+    def work(self, spec, train: int, test: int) -> float:
+        return (self.samples or train) * 5 / 3
+
+    def measure(self, fed, r: Round) -> dict:
+        lam, gram = shares(r).cpu(), r.products.model().gram[0]
+        own = float(lam.square() @ gram.diagonal())
+        x, y = draw(fed, "descent", self.samples, "train")
+        loss = loss_at(fed, r, x, y)
+        before, after = loss(r.theta), loss(r.aggregate)
+        load_weights(fed, r.theta, r.buffers)
+        fed.flat.model.eval()
+        fed.flat.backward(F.cross_entropy(fed.flat.model(x), y))
+        linear = fed.flat.grad @ (r.theta - r.aggregate)
+        return {"own": own, "cross": float(lam @ gram @ lam) - own, "linear": float(linear), "drop": before - after}
 
 
 @PROBES.register("hessian")

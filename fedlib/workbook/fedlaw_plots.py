@@ -38,25 +38,28 @@ def show_gws(page: Page, x: str, xlabel: str, caption: str) -> pd.DataFrame:
     return gws
 
 
-def show_rounds(page: Page) -> pd.DataFrame:
+def show_rounds(page: Page, strong: tuple[str, ...] = ("fedavg", "law")) -> pd.DataFrame:
     """Learning curves of a main comparison (FedLAW Figures 15 to 17), a figure for each data set, and numbers.
 
-    In runs of 50 rounds and more the axes are cut to what comes after the first twentieth, and leads are taken between
-    means of ten rounds. Returns one row per run: accuracy in its last round, over the last ten and the best ten in a
-    row, roughness and rounds.
+    The ``strong`` methods have a band from the lowest to the highest seed, the others their mean alone. In runs of 50
+    rounds and more all is the mean of ten rounds, and the axes are cut to what comes after the first twentieth.
+    Returns one row per run: accuracy in its last round, over the last ten and the best ten in a row, roughness, rounds.
     """
     print(frames.describe_runs(page.records, page.names))
     frame = page.curves()
     frame["panel"] = frame["data"].map(page.title) + ", " + frame["alpha"].map(at)
+    bold = " and ".join(page.label(m) for m in strong)
     for data, row in frame.groupby("data", sort=False):
         skip = row["round"].max() // 20 if row["round"].max() >= 50 else 0
-        caption = f"{page.title(data)}: test accuracy by round, means over seeds; bands from the lowest to the highest."
-        page.figure(plots.learning_curves(row, by="panel", sharey=not skip, skip=skip), caption)
         if skip:
             apart = row.groupby(["panel", "method", "seed"])["accuracy"]
             row = row.assign(accuracy=apart.transform(lambda c: c.rolling(10, min_periods=1).mean()))
-        caption = f"{page.title(data)}: FedLAW minus the others, seed by seed{', means of ten rounds' * bool(skip)}."
-        page.figure(plots.leads(row, by="panel", ours="law", skip=skip), caption)
+        said = f"{page.title(data)}: test accuracy by round{', means of ten rounds' * bool(skip)}"
+        caption = f"{said}. {bold} with a band from the lowest to the highest seed, the others as means over seeds."
+        look = {"by": "panel", "skip": skip, "strong": strong}
+        page.figure(plots.learning_curves(row, **look, sharey=False), caption)
+        caption = f"{page.title(data)}: FedLAW minus the others{', means of ten rounds' * bool(skip)}; the band is the"
+        page.figure(plots.leads(row, ours="law", **look), f"{caption} range of its lead over {page.label(strong[0])}.")
     metrics = {"first 5": lambda c: frames.first(c, 5), "last 10": lambda c: frames.last(c, 10)}
     metrics |= {"best 10": lambda c: c.rolling(min(10, len(c))).mean().max(), "last round": lambda c: c.iloc[-1]}
     result = frames.scores(page.records, page.names, **metrics, roughness=frames.oscillation, rounds=len)

@@ -1,6 +1,7 @@
 """The first picture of the README, the claims of the page synthesis/headlines: reported and found, as SVG."""
 
 import textwrap
+from collections.abc import Callable
 from html import escape
 
 import yaml
@@ -15,10 +16,11 @@ WIDTH, ROW, TOP, LEFT, RIGHT = 900, 66, 40, 330, 640  # the axis runs from LEFT 
 COLOURS = {"✓": "#1b7837", "✗": "#b2182b", "?": "#555", "–": "#999"}
 
 
-def picture(claims: list[dict]) -> str:
+def picture(claims: list[dict], link: Callable[[dict], str] | None = None) -> str:
     """A line for each paper: its claim, an open diamond as reported, a dot with its interval as found, the verdict.
 
     The dot is full at the paper's own setting (or its first rounds) and hollow below.
+    ``link`` gives each line its address.
     """
     facts = yaml.safe_load((ROOT / "docs" / "papers.yaml").read_text(encoding="utf-8"))
     chosen = [c | {"of": paper} for paper, fact in facts.items() for c in claims if c["id"] == fact["claim"]]
@@ -26,8 +28,9 @@ def picture(claims: list[dict]) -> str:
     limit = 1.08 * max(map(abs, values), default=1.0)
     at = lambda v: (LEFT + RIGHT) / 2 + v / limit * (RIGHT - LEFT) / 2  # noqa: E731
     tall = TOP + ROW * len(chosen) + 34
+    role = "group" if link else "img"
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {tall}" role="img" font-family="sans-serif" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {tall}" role="{role}" font-family="sans-serif" '
         'font-size="13" aria-label="One claim of each paper: effect as reported and as found, with what it stands on">',
         f'<rect width="{WIDTH}" height="{tall}" fill="white"/>',
         _text(12, 20, "what the paper claims", "#555"),
@@ -43,6 +46,7 @@ def picture(claims: list[dict]) -> str:
         verdict = OPEN if c["dagger"] else c["verdict"]
         colour = COLOURS[MARKS[verdict]]
         lines += [f'<path d="M12 {y + ROW / 2 + 3}H{WIDTH - 12}" stroke="#ddd"/>'] if k < len(chosen) - 1 else []
+        lines += [f'<a href="{escape(link(c))}">'] if link else []
         lines.append(_text(12, y - 14, names()["papers"][c["of"]], "#111", weight="bold"))
         for line, part in enumerate(textwrap.wrap(c["sentence"], 48, max_lines=2, placeholder=" …")):
             lines.append(_text(12, y + 4 + 16 * line, part, "#333"))
@@ -60,6 +64,7 @@ def picture(claims: list[dict]) -> str:
         lines.append(_text(RIGHT + 24, y - 6, f"{MARKS[verdict]} {verdict}", colour, weight="bold"))
         lines.append(_text(RIGHT + 24, y + 10, stands, "#333"))
         lines.append(_text(RIGHT + 24, y + 26, effect_text(claim), "#555"))
+        lines += ["</a>"] if link else []
     return "\n".join([*lines, "</svg>", ""])
 
 

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import re
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,7 +20,8 @@ from fedlib.core.errors import FedlibError, meant, quoted
 from fedlib.core.paths import IN_CLONE, ROOT, require_clone
 from fedlib.core.registry import literal, require_one_of
 from fedlib.core.spec import Measure, RunSpec
-from fedlib.workbook import HEADLINE, MIME
+from fedlib.workbook import MIME
+from fedlib.workbook.first_cell import headed, headline, linked, shown, write
 from fedlib.workbook.kernels import use_forked_kernels
 from fedlib.workbook.settings import SCALES
 
@@ -125,25 +125,6 @@ class Notebook:
     def headline(self) -> str:
         """One line on what its verdicts stand on; empty before it was executed."""
         return headline(self.node)
-
-
-def shown(node: nbformat.NotebookNode, mime: str) -> list:
-    """What the outputs of an executed notebook hold of one kind."""
-    outputs = (output for cell in node.cells for output in cell.get("outputs", ()))
-    return [output["data"][mime] for output in outputs if mime in output.get("data", {})]
-
-
-def headline(node: nbformat.NotebookNode) -> str:
-    return " · ".join(shown(node, HEADLINE))
-
-
-def headed(source: str, line: str) -> str:
-    """A first cell with ``line`` below its title, in place of the one that stood there."""
-    title, *rest = source.splitlines()
-    rest = [text for text in rest if not text.startswith("> ")]
-    while rest and not rest[0].strip():
-        rest.pop(0)
-    return "\n".join([title, "", f"> {line}", "", *rest]) if line else source
 
 
 def typed(where: str, value, default):
@@ -283,12 +264,8 @@ def execute_all(
 def update(notebook: Notebook, executed: Path) -> None:
     """Put the outputs of an executed notebook into the committed one, in a form that depends on nothing else."""
     node = nbformat.read(executed, as_version=4)
-    node.cells[0].source = headed(node.cells[0].source, headline(node))
-    text = nbformat.writes(cleaned(node)) + "\n"
-    with tempfile.NamedTemporaryFile("w", dir=notebook.path.parent, suffix=".tmp", delete=False) as file:
-        file.write(text)
-    os.chmod(file.name, notebook.path.stat().st_mode)
-    os.replace(file.name, notebook.path)
+    node.cells[0].source = headed(node.cells[0].source, linked(node))
+    write(cleaned(node), notebook.path)
 
 
 def cleaned(node: nbformat.NotebookNode) -> nbformat.NotebookNode:

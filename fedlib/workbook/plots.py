@@ -2,6 +2,7 @@
 
 import textwrap
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -81,8 +82,11 @@ def learning_curves(
     x: str = "round",
     xlabel: str = "communication round",
     skip: int = 0,
+    strong: Sequence[str] | None = None,
 ) -> Figure:
     """One panel per ``by``: per method the mean over seeds, their range as a band and each seed as a thin line.
+
+    Where ``strong`` names methods, all others are thin lines of their means alone, so that many can be told apart.
 
     After ``skip`` rounds everything is in sight; what lies lower or higher before is cut off, so that the rest can be
     told apart.
@@ -98,7 +102,11 @@ def learning_curves(
         methods = frame[frame[by] == group].groupby("method", sort=False)
         for place, (method, runs) in enumerate(methods):
             wide = runs.pivot(index=x, columns="seed", values=value)
-            _band(axis, wide, style_or_default(method, place), place / len(methods))
+            look = style_or_default(method, place)
+            if strong is None or method in strong:
+                _band(axis, wide, look, place / len(methods))
+            else:
+                axis.plot(wide.index, wide.mean(axis=1), **look | {"marker": ""}, linewidth=1.3, zorder=1.5)
         for panel, at_round, level in stated:
             if panel == group and at_round <= frame["round"].max():
                 axis.axhline(level, color=".25", linestyle=":", linewidth=1.4, zorder=1)
@@ -116,7 +124,9 @@ def learning_curves(
     return figure
 
 
-def leads(frame: pd.DataFrame, by: str, ours: str, titles=None, skip: int = 0) -> Figure:
+def leads(
+    frame: pd.DataFrame, by: str, ours: str, titles=None, skip: int = 0, strong: Sequence[str] | None = None
+) -> Figure:
     """``ours`` minus each other method, seed by seed: what curves that lie on each other hide."""
     wide = frame.pivot(index=[by, "seed", "round"], columns="method", values="accuracy")
     if ours not in wide or wide.notna().sum(axis=1).max() < 2:
@@ -125,7 +135,8 @@ def leads(frame: pd.DataFrame, by: str, ours: str, titles=None, skip: int = 0) -
     long = lead.melt(ignore_index=False, value_name="lead").reset_index().dropna(subset="lead")
     long[by] = pd.Categorical(long[by], frame[by].unique())  # the order of the panels above
     label = f"lead of {style(ours)['label']} (points)"
-    figure = learning_curves(long.sort_values(by, kind="stable"), by, "lead", label, titles, sharey=False, skip=skip)
+    long, look = long.sort_values(by, kind="stable"), {"sharey": False, "skip": skip, "strong": strong}
+    figure = learning_curves(long, by, "lead", label, titles, **look)
     for axis in figure.axes:
         axis.axhline(0, color=".25", linewidth=1.2, zorder=1)
     for text in figure.legends[0].get_texts():
@@ -254,18 +265,23 @@ def histograms(frame: pd.DataFrame, by: str, limit: float, xlabel: str = "parame
 
 def reported_vs_ours(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: float | None = None) -> Figure:
     """The paper's numbers beside ours: one panel per ``panel``, one line per ``row``, an open diamond for what was
-    ``reported``, a dot for what is found ``here`` (both may be missing), with an interval ``low`` to ``high``."""
+    ``reported``, a dot for what is found ``here`` (both may be missing), with an interval ``low`` to ``high``.
+
+    A number far from all others is an arrow at the edge with the number beside it, so that it flattens no panel.
+    """
     groups = list(dict.fromkeys(frame["panel"]))
     if not groups:
         return nothing()
     rows = list(dict.fromkeys(frame["row"]))
     figure, axes = panels(len(groups), height=1.6 + 0.32 * len(rows), sharey=True)
+    sight = (-np.inf, np.inf) if log else _in_sight(frame, zero)
     for axis, group in zip(axes, groups, strict=True):
         part = frame[frame["panel"] == group].set_index("row").reindex(rows)
         y = np.arange(len(rows))
+        part = _far_out(axis, y, part, sight)
         axis.hlines(y, part["reported"], part["here"], color=".8", linewidth=1.5, zorder=1)
         if "low" in part:
-            _bars(axis, y, part, (-np.inf, np.inf) if log else _in_sight(frame, zero))
+            _bars(axis, y, part, sight)
         axis.scatter(part["here"], y, color=PALETTE[0], s=45, zorder=3, label="here")
         look = {"facecolor": "white", "edgecolor": PALETTE[1], "linewidth": 1.8, "marker": "D", "s": 42}
         if frame["reported"].notna().any():
@@ -287,10 +303,32 @@ def reported_vs_ours(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: 
 
 
 def _in_sight(frame: pd.DataFrame, zero: float | None) -> tuple[float, float]:
-    """How far bars are drawn: three quarters of the span of all points beyond it, so that one bar hides no other."""
-    points = [*frame["here"].dropna(), *frame["reported"].dropna(), *([] if zero is None else [zero])]
+    """How far is drawn: three quarters of the span of all points beyond it, so that one bar hides no other.
+
+    Of eight points and more, those farther from the quartiles than three times their distance do not count.
+    """
+    points = pd.concat([frame["here"], frame["reported"]]).dropna()
+    if len(points) >= 8:
+        first, third = points.quantile([0.25, 0.75])
+        points = points[points.between(first - 3 * (third - first), third + 3 * (third - first))]
+    points = [*points, *([] if zero is None else [zero])]
     room = 0.75 * max(max(points) - min(points), 1e-9)
     return min(points) - room, max(points) + room
+
+
+def _far_out(axis, y, part: pd.DataFrame, limits: tuple[float, float]) -> pd.DataFrame:
+    """``part`` without the numbers beyond the limits, which are written at the edge beside an arrow."""
+    part = part.copy()
+    for column, colour in (("here", PALETTE[0]), ("reported", PALETTE[1])):
+        for place, value in zip(y, part[column].astype(float), strict=True):
+            if not limits[0] <= value <= limits[1] and not np.isnan(value):
+                right = value > limits[1]
+                edge, side = (limits[1], "right") if right else (limits[0], "left")
+                axis.scatter([edge], [place], color=colour, marker=">" if right else "<", s=30, zorder=4)
+                look = {"ha": side, "va": "bottom", "fontsize": 9, "color": colour, "zorder": 4}
+                axis.annotate(f"{value:+.0f}", (edge, place), (0, 3), textcoords="offset points", **look)
+        part[column] = part[column].where(part[column].between(*limits))
+    return part
 
 
 def _bars(axis, y, part: pd.DataFrame, limits: tuple[float, float]) -> None:

@@ -94,6 +94,13 @@ def methods(paper: str, scale: str, *names: str) -> dict[str, str]:
     return {name: form if isinstance(form := forms[name], str) else form[scale] for name in names}
 
 
+def preset(paper: str, name: str) -> dict:
+    """A chassis of the paper: the ``settings`` around all methods and its own form of each (``methods``)."""
+    presets = read(paper, "settings.yaml").get("presets", {})
+    require_one_of(f"preset of {paper}", name, presets)
+    return {"settings": {}, "methods": {}} | presets[name]
+
+
 def unstated(paper: str, exhibit: str | None = None) -> set[str]:
     """The fields of a run on which the paper (of this exhibit) says nothing: what we do there is no departure."""
     settings = read(paper, "settings.yaml")
@@ -101,14 +108,15 @@ def unstated(paper: str, exhibit: str | None = None) -> set[str]:
 
 
 def build_grid(
-    paper: str, columns: Iterable[tuple], methods: Mapping[str, str], seeds: Iterable[int], scale: str,
+    paper: str, columns: Iterable[tuple], methods: Mapping[str, str | Mapping], seeds: Iterable[int], scale: str,
     vary: Mapping | None = None, **fill: Mapping,
 ) -> dict:  # fmt: skip
     """The grid of a table: (panel, alpha, method, seed) to the run of that cell.
 
     ``methods`` are names and written forms; what stands there in braces is taken from ``fill``: values by a part of the
-    network's name, of which the last that fits counts. ``vary`` repeats it all under changed settings, by a name that
-    comes before the method in the key.
+    network's name, of which the last that fits counts. A method with settings of its own is a mapping of them, its
+    form among them as ``algorithm``. ``vary`` repeats it all under changed settings, by a name that comes before the
+    method in the key.
     """
     grid = {}
     for panel, alpha in columns:
@@ -117,13 +125,15 @@ def build_grid(
         filled = {k: [v for part, v in f.items() if part in here["model"]][-1] for k, f in fill.items()}
         for name, change in (vary or {None: {}}).items():
             where = (panel, alpha, name) if vary else (panel, alpha)
-            for method, algorithm in methods.items():
+            for method, form in methods.items():
+                own = {"algorithm": form} if isinstance(form, str) else dict(form)
                 try:
-                    form = algorithm.format(**filled)
+                    own["algorithm"] = own["algorithm"].format(**filled)
                 except KeyError as blank:
-                    raise FedlibError(f"{method} is {algorithm!r}: give {blank} or use server_grid(…).") from None
+                    said = own["algorithm"]
+                    raise FedlibError(f"{method} is {said!r}: give {blank} or use server_grid(…).") from None
                 for seed in seeds:
-                    grid[*where, method, seed] = RunSpec(**here | change, algorithm=form, seed=seed)
+                    grid[*where, method, seed] = RunSpec(**here | change | own, seed=seed)
     return grid
 
 
@@ -131,13 +141,22 @@ def server_grid(
     paper: str, columns: Iterable[tuple], names: Iterable[str], seeds: Iterable[int], scale: str,
     vary: Mapping | None = None,
 ) -> dict:  # fmt: skip
-    """``build_grid`` of methods named in the settings; what is in braces there is the column's own (``server``)."""
+    """``build_grid`` of methods named in the settings; what is in braces there is the column's own (``server``).
+
+    What ``vary`` changes may be the name of a preset, which has methods of its own; those it lacks are the settings'.
+    """
     work, grid = read(paper, "settings.yaml").get("server", {}).get(scale, {}), {}
     for panel, alpha in columns:
         fill = {}
         for start, values in work.items():
             fill |= {name: {"": value} for name, value in values.items() if panel.startswith(start)}
-        grid |= build_grid(paper, [(panel, alpha)], methods(paper, scale, *names), seeds, scale, vary, **fill)
+        for level, change in (vary or {None: {}}).items():
+            chassis = preset(paper, change) if isinstance(change, str) else {"settings": change, "methods": {}}
+            here = {level: chassis["settings"]} if vary else None
+            forms = {n: chassis["methods"][n] for n in names if n in chassis["methods"]}
+            forms = methods(paper, scale, *(n for n in names if n not in forms)) | forms
+            forms = {n: forms[n] for n in names}
+            grid |= build_grid(paper, [(panel, alpha)], forms, seeds, scale, here, **fill)
     return grid
 
 

@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import torch
 
+from fedlib.core.errors import FedlibError
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
 from fedlib.data import DATASETS, load, partition, subset
@@ -46,6 +47,39 @@ class ClassCounts(OnPartition):
     def measure(self, on_turn) -> dict:
         _, partition = self.split()
         return {"counts": partition.counts.tolist(), "fingerprint": partition.fingerprint}
+
+
+@MEASURES.register("cohort_classes")
+class CohortClasses(OnPartition):
+    """How alike the classes of a round's clients, weighted by size, and those of all data are (FedLAW Def. 5.2).
+
+    By share of the clients that take part: the mean over ``rounds`` cohorts, drawn as a run draws them, of the overlap
+    sum_c min(p_c, q_c); the paper leaves the similarity open.
+    """
+
+    participation: tuple = (0.1, 0.2, 0.5, 1.0)
+    rounds: int = 200
+    seconds = 5.0
+
+    def check(self) -> None:
+        super().check()
+        for share in self.participation:
+            if not (isinstance(share, int | float) and 1 / self.clients <= share <= 1):
+                low = f"{1 / self.clients:.4g}"
+                raise FedlibError(f"cohort_classes(participation=…) are shares from {low} to 1; got {share}.")
+
+    def measure(self, on_turn) -> dict:
+        _, partition = self.split()
+        counts, found = partition.counts.astype(float), {}
+        everyone = counts.sum(0) / counts.sum()
+        for share in self.participation:
+            size, overlaps = int(share * self.clients + 1e-9), []
+            for number in range(1, self.rounds + 1):
+                chosen = stream(self.seed, "cohort", number).choice(self.clients, size, replace=False)
+                held = counts[chosen].sum(0)  # sizes as weights: all images of the cohort together
+                overlaps.append(np.minimum(held / max(held.sum(), 1), everyone).sum())
+            found[f"{share:g}"] = float(f"{np.mean(overlaps):.5g}")
+        return {"similarity": found}
 
 
 @MEASURES.register("data_distances")

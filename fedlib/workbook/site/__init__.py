@@ -1,5 +1,7 @@
 """The static site: landing page, claims, methods, guides and executed notebooks, as pages that need no network."""
 
+import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Iterable
@@ -11,6 +13,7 @@ import nbformat
 from fedlib.algorithms import ALGORITHMS
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
+from fedlib.runs.record import Record
 from fedlib.runs.store import Store
 from fedlib.workbook import report
 from fedlib.workbook.notebooks import Notebook
@@ -19,7 +22,7 @@ from fedlib.workbook.site import explorer, landing, methods, pages, pictures
 
 SOURCES = ("fedlib", "papers", "notebooks", "benchmarks", "docs")  # what pages link to, beside other pages
 KEPT = (".py", ".yaml", ".png", ".svg", ".md", ".json")
-SCRIPT = "tex-chtml.js"  # the one of MathJax that pages load
+MATHJAX = ("tex-chtml.js", "a11y", "input/tex", "output/chtml", "ui")  # what pages load of it
 
 
 def build(notebooks: Iterable[Notebook], out: Path, records: Store) -> Path:
@@ -29,46 +32,51 @@ def build(notebooks: Iterable[Notebook], out: Path, records: Store) -> Path:
     except ImportError:
         raise FedlibError("The site needs Sphinx: pip install -e '.[site]' in the clone, or say make site.") from None
     notebooks, source = list(notebooks), out.parent / f"{out.name}-pages"
-    claims = report.gather(notebooks)
-    gather(notebooks, claims, source, records)
+    claims, plans = report.gather(notebooks), {nb: nb.plan() for nb in notebooks}
+    found = {id: records.get(id) for id in sorted({job.id for plan in plans.values() for job in plan.values()})}
+    found = {id: record for id, record in found.items() if record is not None}
+    gather(plans, claims, source, found)
     shutil.rmtree(out, ignore_errors=True)
     # A broken link or an unreadable page is a warning of Sphinx's, and here an error.
     quiet = [] if sys.stderr.isatty() else ["-q"]  # on a terminal Sphinx shows how far it is
-    if code := build_main(["-b", "html", *quiet, "-W", "--keep-going", "-d", f"{source}.cache", str(source), str(out)]):
+    many = ["-j", str(min(4, os.cpu_count() or 1))]
+    how = [*quiet, *many, "-W", "--keep-going", "-d", f"{source}.cache"]
+    if code := build_main(["-b", "html", *how, str(source), str(out)]):
         raise FedlibError(f"Sphinx could not build the site without warnings (exit {code}): see above.")
     (out / "papers" / "claims.json").write_text(explorer.as_json(claims), encoding="utf-8")
     (out / "papers" / "claims.csv").write_text(explorer.as_csv(claims), encoding="utf-8")
     for nb in notebooks:
         bare(nb, out / "notebooks" / f"{nb.name}.ipynb")
-    prune(out / "_static" / "mathjax")
+        write(out / "notebooks" / f"{nb.name}.runs.csv", pages.runs(plans[nb], found))
+    mathjax(out / "_static" / "mathjax")
     for picture in (out / "_images").glob("*.png"):
         pictures.shrink(picture)
     return out / "index.html"
 
 
-def gather(notebooks: list[Notebook], claims: list[dict], source: Path, records: Store) -> None:
+def gather(plans: dict[Notebook, dict], claims: list[dict], source: Path, found: dict[str, Record]) -> None:
     """The pages in the folders they have in the repository, so that every link between them holds."""
+    notebooks = list(plans)
     shutil.rmtree(source, ignore_errors=True)
     for folder in SOURCES:
         for path in (p for p in (ROOT / folder).rglob("*") if p.suffix in KEPT and "runs" not in p.parts):
             copy(path, source / path.relative_to(ROOT))
     copy(ROOT / "docs" / "conf.py", source / "conf.py")
     shutil.copytree(ROOT / "docs" / "_static", source / "_static")
-    plans = {nb: nb.plan() for nb in notebooks}
     for nb in notebooks:
         pictures.thumbnail(nb, source / "_static" / "thumbs")
         mine = [c for c in claims if c["notebook"] == nb.name]
-        write(source / "notebooks" / f"{nb.name}.ipynb", nbformat.writes(pages.page(nb, mine, plans[nb], records)))
+        write(source / "notebooks" / f"{nb.name}.ipynb", nbformat.writes(pages.page(nb, mine, plans[nb], found)))
     papers = sorted({nb.paper for nb in notebooks}, key=list(names()["papers"]).index)
     for paper in papers:
         mine = report.tables_first(nb for nb in notebooks if nb.paper == paper)
         guide = source / "papers" / paper / "README.md"
-        text = guide.read_text(encoding="utf-8") if guide.exists() else f"# {names()['papers'][paper]}\n"
+        text = guide.read_text(encoding="utf-8") if guide.exists() else landing.guide(names()["papers"][paper], mine)
         title, _, rest = text.partition("\n")
         board = landing.dashboard(paper, mine, [c for c in claims if c["paper"] == paper])
         write(guide, f"{title}\n\n{board}\n{rest}{toctree(map(entry, mine))}")
     write(source / "papers" / "claims.md", explorer.explorer(claims))
-    used, cost = methods.uses(plans), methods.costs(records)
+    used, cost = methods.uses(plans), methods.costs(found.values())
     write(source / "methods" / "index.md", methods.index(used, cost, claims))
     for method in ALGORITHMS.entries:
         write(source / "methods" / f"{method}.md", methods.method_page(method, used, cost, claims))
@@ -87,13 +95,14 @@ def bare(nb: Notebook, to: Path) -> None:
     write(to, nbformat.writes(node))
 
 
-def prune(mathjax: Path) -> None:
-    """Of MathJax only what the pages load: one script, its fonts and extensions."""
-    for path in mathjax.glob("*.js"):
-        if path.name != SCRIPT:
-            path.unlink()
-    for part in ("output/svg", "sre", "adaptors"):
-        shutil.rmtree(mathjax / part, ignore_errors=True)
+def mathjax(to: Path) -> None:
+    """MathJax from the package that carries it, only what the pages load: one script, its fonts and extensions."""
+    package = Path(importlib.util.find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax"
+    for part in MATHJAX:
+        if (package / part).is_dir():
+            shutil.copytree(package / part, to / part)
+        else:
+            copy(package / part, to / part)
 
 
 def write(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@ from html import escape
 
 import numpy as np
 
-from fedlib.workbook.site.parts import CLASSES, exhibit, grade, number, ours, place, theirs, verdict
+from fedlib.workbook.site.parts import CLASSES, EVIDENCE, exhibit, grade, number, ours, place, theirs, verdict
 
 SIZE, EDGE = 260, 34  # of a panel and its margin
 WIDE, ROW, LEFT = 640, 22, 150  # of a forest plot
@@ -38,7 +38,7 @@ def against_reported(title: str, claims: list[dict], up: str = "") -> str:
     put = lambda v: max(-limit, min(limit, v)) * scale  # noqa: E731
     low, high, middle = EDGE, SIZE - EDGE, SIZE / 2
     lines = [
-        f'<svg class="panel" viewBox="0 0 {SIZE} {SIZE}" role="img" aria-label="{escape(title)}: reported against ours">',
+        f'<svg class="drawn panel" viewBox="0 0 {SIZE} {SIZE}" role="group" aria-label="{escape(title)}: reported against ours">',
         f'<text class="title" x="{middle}" y="16">{escape(title)}</text>',
         f'<rect class="frame" x="{low}" y="{low}" width="{high - low}" height="{high - low}"/>',
         f'<path class="zero" d="M{low} {middle}H{high}M{middle} {low}V{high}"/>',
@@ -67,14 +67,9 @@ def against_reported(title: str, claims: list[dict], up: str = "") -> str:
 
 def legend() -> str:
     """What markers and colours mean."""
-    words = {
-        "own": "the paper's own setting",
-        "part": "its first rounds",
-        "reduced": "reduced",
-        "standin": "stand-in (other data or network)",
-    }
+    words = {kind: word for kind, word in EVIDENCE.items() if kind != "none"}
     drawn = [
-        f'<span><svg class="key" viewBox="0 0 14 14" aria-hidden="true"><g class="{kind}">{marker(7, 7, kind)}</g></svg> {word}</span>'
+        f'<span><svg class="drawn key" viewBox="0 0 14 14" aria-hidden="true"><g class="{kind}">{marker(7, 7, kind)}</g></svg> {word}</span>'
         for kind, word in words.items()
     ]
     return f'<p class="legend">{"".join(drawn)}</p>'
@@ -94,7 +89,7 @@ def interval(claim: dict, width: int = 96, height: int = 16) -> str:
         parts.append(f'<path class="bar" d="M{at(claim["low"])} {y}H{at(claim["high"])}"/>')
     kind = CLASSES[claim["grade"]]
     parts.append(f'<g class="{kind}">{marker(float(at(claim["effect"])), y, kind, 3.5)}</g>')
-    return f'<svg class="spark" viewBox="0 0 {width} {height}" aria-hidden="true">{"".join(parts)}</svg>'
+    return f'<svg class="drawn spark" viewBox="0 0 {width} {height}" aria-hidden="true">{"".join(parts)}</svg>'
 
 
 def forest(claims: list[dict], up: str = "") -> str:
@@ -103,15 +98,15 @@ def forest(claims: list[dict], up: str = "") -> str:
     limit = max(1.0, float(np.quantile(bounds, 0.85)) * 1.1)
     middle, scale = (LEFT + WIDE - 10) / 2, (WIDE - LEFT - 20) / 2 / limit
     at = lambda v: middle + max(-limit, min(limit, v)) * scale  # noqa: E731
-    tall = ROW * len(claims) + 34
+    tall = ROW * len(claims) + 40
     lines = [
-        f'<svg class="forest" viewBox="0 0 {WIDE} {tall}" role="img" aria-label="Effects with 95% intervals, and as reported">',
-        f'<path class="zero" d="M{middle} 4V{tall - 28}"/>',
+        f'<svg class="drawn forest" viewBox="0 0 {WIDE} {tall}" role="group" aria-label="Effects with 95% intervals, and as reported">',
+        f'<path class="zero" d="M{middle} 4V{tall - 34}"/>',
     ]
     for v in (-limit, -limit / 2, 0, limit / 2, limit):
-        lines.append(f'<text class="tick" x="{at(v):.1f}" y="{tall - 14}">{f"{v:+.1f}" if v else "0"}</text>')
+        lines.append(f'<text class="tick" x="{at(v):.1f}" y="{tall - 21}">{f"{v:+.1f}" if v else "0"}</text>')
     lines.append(
-        f'<text class="tick" x="{middle}" y="{tall - 2}">points of accuracy, on the claimed side to the right</text>'
+        f'<text class="tick" x="{middle}" y="{tall - 4}">points of accuracy, on the claimed side to the right</text>'
     )
     for k, c in enumerate(claims):
         y, kind = ROW * k + 14, CLASSES[c["grade"]]

@@ -5,8 +5,9 @@ from html import escape
 from fedlib.workbook import headlines, report
 from fedlib.workbook.claims import NONE
 from fedlib.workbook.notebooks import Notebook
+from fedlib.workbook.site import parts
 from fedlib.workbook.site.charts import against_reported, comparable, forest, legend
-from fedlib.workbook.site.parts import badge, facts, name, ours, place, squares, theirs
+from fedlib.workbook.site.parts import badge, facts, name, place, squares, theirs
 from fedlib.workbook.site.pictures import first, thumb
 
 
@@ -14,24 +15,27 @@ def landing(notebooks: list[Notebook], claims: list[dict]) -> str:
     """One sentence, the picture, a card for each paper, three doors."""
     papers = [p for p in facts() if any(nb.paper == p for nb in notebooks)]
     panels = "\n".join(against_reported(name(p), comparable([c for c in claims if c["paper"] == p])) for p in papers)
+    ours = [c for c in claims if c["whose"] == "ours"]
     lines = [
         "---", "hide-toc: true", "---", "", "# fedlib: five federated-learning papers, run again", "",
-        "Every table and figure of five papers on federated learning is an executable notebook here, every claim a",
-        "sentence with a computed verdict, and every verdict says what it stands on.", "",
+        "Every table and figure of five papers on federated learning is an executable notebook here. Every claim is a",
+        "sentence with a verdict computed from runs, and every verdict says what it stands on.", "",
         doors(), "",
         "## What was reported, and what came out", "",
-        f'<figure class="headlines">{headlines.picture(claims)}</figure>', "",
-        "One claim of each paper that stands for it ([how far its runs are](notebooks/synthesis/headlines)); the dot is full at the",
-        "paper's own setting, hollow below it. All claims with",
-        "a number in points of accuracy:", "",
-        '<div class="panels">', panels, "</div>", legend(), "",
-        "Each point is a claim with a number in points of accuracy; it leads to its page. On the diagonal our effect is the",
-        "paper's; above zero it is on the claimed side. Bars are 95% intervals over seeds; what lies outside a panel is drawn",
-        "at its edge, faint. *Reproduced* and *not reproduced* are said of the paper's own setting only; with less, a claim",
-        "*agrees*, *disagrees* or stays *open*.", "",
+        f'<figure class="headlines">{headlines.picture(claims, place)}</figure>', "",
+        "One claim of each paper that stands for it ([how far its runs are](notebooks/synthesis/headlines)). The dot is full at",
+        "the paper's own setting or its first rounds, hollow below; right of",
+        "zero is the claimed side. *Reproduced* and *not reproduced* are said of a paper's own setting only, run to its end.",
+        "Smaller runs, other data or another network *agree* or *disagree*, which is a hint. *Open* means that the runs cannot",
+        "tell. More on [how verdicts are made](docs/verdicts.md).", "",
         "## The papers", "",
         '<div class="cards">', *(card(p, claims) for p in papers), "</div>", "",
-        f"{report.sentence(claims)}. {report.FEWER}", "",
+        "## All claims with a number", "",
+        '<div class="panels">', panels, "</div>", legend(), "",
+        "Each point is a claim in points of accuracy, and leads to its page. On the diagonal our effect is the paper's; above",
+        "zero it is on the claimed side. Bars are 95% intervals over seeds; what lies outside a panel is drawn at its edge,",
+        f"faint. Beside them the workbook has {len(ours)} questions of its own. {report.FEWER}", "",
+        counts([c for c in claims if c["whose"] == "paper"]), "",
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -57,10 +61,11 @@ def card(paper: str, claims: list[dict]) -> str:
         f"<p><b>It says:</b> {escape(fact['says'])}</p>",
     ]
     if chosen := next((c for c in claims if c["id"] == fact["claim"]), None):
-        numbers = f"ours {ours(chosen)}" + (f"; reported {theirs(chosen)}" if chosen["reported"] is not None else "")
+        reported = f"The paper has {theirs(chosen)}; here" if chosen["reported"] is not None else "Here"
+        numbers = f"{reported} {parts.ours(chosen)} over {len(chosen['seeds'])} seeds."
         sentence = f'<a href="{place(chosen)}">{escape(chosen["sentence"])}</a>'
         lines.append(
-            f"<p><b>Its main claim here:</b> {sentence} {badge(chosen)}<br><small>{escape(numbers)}</small></p>"
+            f"<p><b>The claim that stands for it:</b> {sentence}</p><p><b>What came out:</b> {badge(chosen)} {numbers}</p>"
         )
     lines += ["</div><div>", counts(mine), squares(mine), "</div></section>"]
     return "\n".join(lines)
@@ -97,6 +102,19 @@ def dashboard(paper: str, notebooks: list[Notebook], claims: list[dict]) -> str:
         lines += [f"## Effects {what}", "", forest(shown, up), legend(), ""]
     if fact:
         lines += ["<details><summary>BibTeX</summary>", "", "```bibtex", bibtex(paper), "```", "", "</details>", ""]
+    return "\n".join(lines)
+
+
+def guide(title: str, notebooks: list[Notebook]) -> str:
+    """Where nobody wrote a reading guide: what each page says, in its own words."""
+    lines = [f"# {title}", "", "## What the pages say", ""]
+    for nb in notebooks:
+        said = nb.node.cells[0].source.partition("**What it says.**")[2].strip()
+        lines += [
+            f"[{nb.title.removeprefix(f'{title}, ')}](/notebooks/{nb.name}.ipynb)",
+            f": {said}".replace("\n", "\n  "),
+            "",
+        ]
     return "\n".join(lines)
 
 

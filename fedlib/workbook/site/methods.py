@@ -2,8 +2,10 @@
 
 import dataclasses
 import inspect
+import json
 import re
 import statistics
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import yaml
 from fedlib.algorithms import ALGORITHMS, Local, Server, Weighting
 from fedlib.core.paths import ROOT
 from fedlib.core.registry import parse
-from fedlib.runs.store import Store
+from fedlib.runs.record import Record
 from fedlib.workbook.notebooks import Notebook
 from fedlib.workbook.settings import names
 from fedlib.workbook.site.charts import forest, legend
@@ -33,7 +35,7 @@ def acts(method: str) -> str:
 
 def summary(method: str) -> str:
     """The first sentence of its docstring."""
-    return (inspect.getdoc(ALGORITHMS.entries[method]) or "").partition("\n\n")[0].replace("\n", " ")
+    return (inspect.getdoc(ALGORITHMS.entries[method]) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "")
 
 
 def source(method: str) -> str:
@@ -83,7 +85,7 @@ def method_page(method: str, used: dict, cost: dict, claims: list[dict]) -> str:
     cls = ALGORITHMS.entries[method]
     file = Path(inspect.getsourcefile(cls)).resolve().relative_to(ROOT).as_posix()
     lines = [
-        f"# {method}", "",
+        f"# {method}" if label(method) == method else f"# {label(method)}: {method}", "",
         f'<p class="crumbs"><a href="../index.html">fedlib</a> › <a href="index.html">Methods</a> › {method}</p>', "",
         f"{source(method)} Acts {acts(method)}.", "", *equation(method), inspect.getdoc(cls) or "", "",
         f"Code: [{file}](/{file}). ",
@@ -125,15 +127,19 @@ def uses(plans: dict[Notebook, dict]) -> dict[str, list[Notebook]]:
     return found
 
 
-def costs(records: Store) -> dict[str, tuple[float, int]]:
+def costs(records: Iterable[Record]) -> dict[str, tuple[float, int]]:
     """Seconds of a run over those of the FedAvg run that differs in nothing else: (median, how many pairs)."""
-    found = [r for r in map(records.get, records.ids()) if "spec" in r.json and r.status == "ok" and not r.probes]
-    runs = [(r.spec, r.json["seconds"]) for r in found]
-    base = {spec.replace(algorithm="fedavg").id: seconds for spec, seconds in runs if spec.algorithm == "fedavg"}
+    whole = [r for r in records if "spec" in r.json and r.status == "ok" and not r.probes]
+    runs = [(r.spec.algorithm, _rest(r), r.json["seconds"]) for r in whole]
+    base = {rest: seconds for algorithm, rest, seconds in runs if algorithm == "fedavg"}
     ratios: dict[str, list[float]] = {}
-    for spec, seconds in runs:
-        parts = parse(spec.algorithm)
-        names = {name for name, _ in parts} - {"fedavg"}
-        if len(names) == 1 and (reference := base.get(spec.replace(algorithm="fedavg").id)):
-            ratios.setdefault(names.pop(), []).append(seconds / reference)
+    for algorithm, rest, seconds in runs:
+        names = {name for name, _ in parse(algorithm)} - {"fedavg"}
+        if len(names) == 1 and base.get(rest):
+            ratios.setdefault(names.pop(), []).append(seconds / base[rest])
     return {name: (statistics.median(found), len(found)) for name, found in ratios.items()}
+
+
+def _rest(record: Record) -> str:
+    """All that decides a run but its algorithm."""
+    return json.dumps({k: v for k, v in record.json["spec"].items() if k != "algorithm"}, sort_keys=True)

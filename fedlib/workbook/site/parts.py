@@ -12,6 +12,13 @@ from fedlib.workbook.settings import names
 from fedlib.workbook.tables import GAP, effect_text, reported_text
 
 CLASSES = {"own": "own", "own, r of T rounds": "part", "reduced": "reduced", "stand-in": "standin", None: "none"}
+EVIDENCE = {
+    "own": "the paper's own setting",
+    "part": "its first rounds",
+    "reduced": "reduced (less data, fewer clients)",
+    "standin": "stand-in (other data or network)",
+    "none": "no evidence",
+}
 SIDES = {"✓": "for", "✗": "against", "?": "open", "–": "none"}
 
 
@@ -56,7 +63,12 @@ def side(claim: dict) -> str:
 
 def grade(claim: dict) -> str:
     """What it stands on, as a word for a reader."""
-    return Claim.of(claim).stands_on or "none"
+    return re.sub("^own", "own setting", Claim.of(claim).stands_on or "none")
+
+
+def evidence(claim: dict) -> str:
+    """What it stands on, in full."""
+    return EVIDENCE[CLASSES[claim["grade"]]]
 
 
 def badge(claim: dict) -> str:

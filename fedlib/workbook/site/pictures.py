@@ -32,13 +32,15 @@ def thumbnail(nb: Notebook, folder: Path) -> None:
     picture = flat(Image.open(io.BytesIO(found)))
     picture.thumbnail((WIDTH, 10 * WIDTH))
     folder.mkdir(parents=True, exist_ok=True)
-    picture.crop((0, 0, picture.width, min(picture.height, 2 * WIDTH // 3))).quantize(COLOURS).save(folder / thumb(nb))
+    picture.crop((0, 0, picture.width, min(picture.height, 2 * WIDTH // 3))).quantize(
+        COLOURS, Image.Quantize.FASTOCTREE
+    ).save(folder / thumb(nb))
 
 
 def shrink(path: Path) -> None:
     """The same picture with fewer colours, where that is smaller."""
     smaller = io.BytesIO()
-    flat(Image.open(path)).quantize(COLOURS).save(smaller, "PNG", optimize=True)
+    flat(Image.open(path)).quantize(COLOURS, Image.Quantize.FASTOCTREE).save(smaller, "PNG", optimize=True)
     if smaller.tell() < path.stat().st_size:
         path.write_bytes(smaller.getvalue())
 

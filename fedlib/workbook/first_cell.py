@@ -1,0 +1,57 @@
+"""The line below a page's title: what its verdicts stand on, taken from its outputs."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import nbformat
+
+from fedlib.workbook import HEADLINE, MIME
+from fedlib.workbook.evidence import REDUCED, STAND_IN
+
+TRANSFER = "[do small runs transfer?](../synthesis/transfer.ipynb)"  # the same from every page
+
+
+def shown(node: nbformat.NotebookNode, mime: str) -> list:
+    """What the outputs of an executed notebook hold of one kind."""
+    outputs = (output for cell in node.cells for output in cell.get("outputs", ()))
+    return [output["data"][mime] for output in outputs if mime in output.get("data", {})]
+
+
+def headline(node: nbformat.NotebookNode) -> str:
+    return " · ".join(shown(node, HEADLINE))
+
+
+def linked(node: nbformat.NotebookNode) -> str:
+    """The headline, with a link where a verdict stands on less than the paper's own setting."""
+    line = headline(node)
+    small = any(claim["grade"] in (REDUCED, STAND_IN) for claims in shown(node, MIME) for claim in claims)
+    return f"{line} · {TRANSFER}" if line and small else line
+
+
+def headed(source: str, line: str) -> str:
+    """A first cell with ``line`` below its title, in place of the one that stood there."""
+    title, *rest = source.splitlines()
+    rest = [text for text in rest if not text.startswith("> ")]
+    while rest and not rest[0].strip():
+        rest.pop(0)
+    return "\n".join([title, "", f"> {line}", "", *rest]) if line else source
+
+
+def renew(path: Path) -> bool:
+    """Bring a committed page's line up to date with its outputs, without executing it; whether it changed."""
+    node = nbformat.read(path, as_version=4)
+    source = headed(node.cells[0].source, linked(node))
+    changed = source != node.cells[0].source
+    node.cells[0].source = source
+    if changed:
+        write(node, path)
+    return changed
+
+
+def write(node: nbformat.NotebookNode, path: Path) -> None:
+    """In place of the file, whole or not at all."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+        file.write(nbformat.writes(node) + "\n")
+    os.chmod(file.name, path.stat().st_mode)
+    os.replace(file.name, path)
