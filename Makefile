@@ -34,8 +34,8 @@ test-full: lint .venv/.installed  ## test, with the slow tests too
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests
 	@$(MAKE) --no-print-directory notebooks-smoke notebooks-check audit
 
-lint: .venv/.installed  ## ruff, its formatter, the floors of the package
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet . && $(BIN)/lint-imports --no-cache
+lint: .venv/.installed  ## ruff, its formatter, the floors of the package, the types of its lower floors
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy
 
 unit: .venv/.installed  ## unit and oracle tests
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" tests

@@ -60,20 +60,3 @@ def test_every_public_name_is_in_the_reference():
     for full, members in re.findall(r"autoclass:: (\S+)\n +:members: (.+)", text):
         module, _, name = full.rpartition(".")
         assert set(members.split(", ")) <= set(dir(getattr(import_module(module), name))), full
-
-
-@pytest.mark.slow
-def test_from_a_wheel_in_an_empty_folder(tmp_path, environment):
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(ROOT)]
-    assert subprocess.run(build).returncode == 0
-    (wheel,) = tmp_path.glob("*.whl")
-    install = [*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)]
-    assert subprocess.run(install).returncode == 0
-    (folder := tmp_path / "empty").mkdir()
-    here = environment | {"PYTHONPATH": str(tmp_path / "site"), "HOME": str(folder), "FEDLIB_JOBS": "1"}
-    here.pop("FEDLIB_STORE")
-    whole = f"import fedlib\nassert {str(tmp_path)!r} in fedlib.__file__\n" + "\n".join(map(script, WITH_CODE))
-    done = run(whole, folder, here)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert not (tmp_path / "site" / "build").exists(), "nothing is written where packages are installed"

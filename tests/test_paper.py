@@ -14,7 +14,7 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
 from fedlib.runs.execute import simulate
 from fedlib.runs.record import Record
-from fedlib.workbook import frames, maps, plots, reported, settings, tables
+from fedlib.workbook import frames, maps, plots, rank_plots, reported, settings, tables
 from fedlib.workbook import notebooks as workbook
 from fedlib.workbook.statistics import interval
 from fedlib.workbook.tables import show_table
@@ -126,7 +126,7 @@ def test_prose_numbers_of_a_figure():
 
 
 def test_critical_difference_shows_who_is_told_apart():
-    figure = plots.critical_difference(pd.Series({"c": 4.0, "a": 1.0, "b": 2.5}), 2.0, reference="a")
+    figure = rank_plots.critical_difference(pd.Series({"c": 4.0, "a": 1.0, "b": 2.5}), 2.0, reference="a")
     [axis] = figure.axes
     assert [t.get_text() for t in axis.get_yticklabels()] == ["a", "b", "c"]
     together, apart = (c.get_offsets().tolist() for c in axis.collections if isinstance(c, PathCollection))

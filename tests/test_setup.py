@@ -81,6 +81,6 @@ def test_every_import_is_a_declared_dependency():
 def test_nothing_but_make_test_runs_in_ci():
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
     commands = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for part in ("ruff check", "pytest", "--scale smoke", "--nbval ", "fedlib audit"):
+    for part in ("ruff check", "lint-imports", "mypy", "pytest", "--scale smoke", "--nbval ", "fedlib audit"):
         assert part in commands
     assert "exec make test" in (ROOT / ".ci" / "run").read_text()

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +79,7 @@ class Local:
     their models that is one model each: 1,000 clients with SimpleCNN hold 0.5 GB, with ResNet20 1.1 GB.
     """
 
+    name: ClassVar[str]  # as registered
     uses_features = False  # True if it looks at the model's features, below its linear classifier
     weights = None  # the aggregation this method implies: "size" or "uniform"
     keeps = False  # True if every client keeps the model it trained last (its state's "model"), to be scored by it
@@ -115,6 +116,7 @@ class Local:
 class Weighting:
     """How much each client counts: one weight per client, or one per client and layer (or tensor)."""
 
+    name: ClassVar[str]  # as registered
     fresh = False  # True if it ignores the weights before it, so it has to come first
     by = "layer"  # what the columns of two-dimensional weights stand for: "layer" or "tensor"
 
@@ -125,6 +127,7 @@ class Weighting:
 class Server:
     """What happens to the aggregate."""
 
+    name: ClassVar[str]  # as registered
     needs_proxy = False  # True if it learns from the server's own data
 
     def step(self, r: "Round") -> Tensor:

@@ -85,6 +85,7 @@ def site(notebooks, out):
     fedlib site                                      from the committed notebooks
     fedlib site --notebooks build/notebooks/laptop   from those that 'fedlib run' has just executed
     """
+    require_clone("fedlib site")
     found = pages.find(folder=notebooks.resolve()) if notebooks else pages.find()
     start = static_site.build(found, (out or ROOT / "build" / "site").resolve(), committed())
     click.echo(f"{board.sentence(board.gather(found))}.\nThe site: {pages.shown_path(start)}")

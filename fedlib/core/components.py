@@ -43,7 +43,7 @@ def load_plugins() -> None:
         module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
         sys.modules[name] = module
         try:
-            module.__revision__ = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+            vars(module)["__revision__"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
             loader.exec_module(module)
         except (Exception, SystemExit) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())

@@ -6,6 +6,7 @@ import platform
 import re
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,10 +39,11 @@ def prepare_device(precision: str = "float32") -> torch.device:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts; without it sums vary
         # A kernel without a deterministic form only warns: a run that varies in its last digits beats none.
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # or every empty() would be a kernel more
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # or every empty() would be a kernel more
         tf32 = precision == "tf32"  # said in both of PyTorch's ways: where they disagree, reading the older one raises
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        for library in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+        cudnn: Any = torch.backends.cudnn
+        for library in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn):
             library.fp32_precision = "tf32" if tf32 else "ieee"
     return chosen
 

@@ -14,6 +14,7 @@ import inspect
 import keyword
 import sys
 import types
+from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedlib.core.components import load
@@ -86,8 +87,10 @@ def registry_of(kind: str) -> "Registry":
 class Registry:
     """Classes by name. Registering makes the class a frozen dataclass whose fields are its parameters."""
 
-    complete = None  # what is done to a class that fedlib does not bring, such as to make its revision tell its data
-    compose = None  # what a text with '+' stands for, where the parts make something new: Algorithm
+    # What is done to a class that fedlib does not bring, such as to make its revision tell its data.
+    complete: Callable[[type], None] | None = None
+    # What a text with '+' stands for, where the parts make something new: Algorithm.
+    compose: Callable[[str], Any] | None = None
 
     def __init__(self, kind: str):
         self.kind = kind

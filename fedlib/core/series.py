@@ -1,5 +1,7 @@
 """Numbers by round: how a run writes them down, and the four that papers call the accuracy."""
 
+from typing import Any
+
 import numpy as np
 
 
@@ -47,7 +49,7 @@ def summary(accuracy: list[float]) -> dict | None:
     if not accuracy:
         return None
     best = sorted(accuracy, reverse=True)
-    values = {
+    values: dict[str, Any] = {
         "last": accuracy[-1],
         "last10": np.mean(accuracy[-10:]),
         "best": best[0],

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 
@@ -36,8 +36,8 @@ class Aggregation:
 def aggregate(
     algorithm: str,
     global_state: dict[str, Tensor],
-    client_states: list[dict[str, Tensor]],
-    sizes: list[int],
+    client_states: Iterable[dict[str, Tensor]],
+    sizes: Sequence[float] | Tensor,
     *,
     state: dict | None = None,
     ids: list[int] | None = None,
@@ -111,11 +111,11 @@ def refuse_local(rule: Algorithm, advice: str) -> None:
         raise FedlibError(f"{rule.locals[0].name!r} changes how clients train, {advice}.")
 
 
-def check_states(global_state: Mapping, client_states: list[Mapping]) -> None:
+def check_states(global_state: Mapping, client_states: Sequence[Mapping]) -> None:
     """Raise unless all are state_dicts of the same tensors, of kinds that can be averaged."""
     named = [("The global", global_state), *((f"Client {k}'s", state) for k, state in enumerate(client_states))]
-    if odd := [state for _, state in named if not isinstance(state, Mapping)]:
-        raise FedlibError(f"Models are given as state_dicts; got {type(odd[0]).__name__}: pass model.state_dict().")
+    if others := [state for _, state in named if not isinstance(state, Mapping)]:
+        raise FedlibError(f"Models are given as state_dicts; got {type(others[0]).__name__}: pass model.state_dict().")
     for whose, state in named:
         if odd := sorted(map(str, state.keys() ^ global_state.keys()))[:3]:
             raise FedlibError(f"{whose} state_dict differs from the global one at {', '.join(odd)}.")

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,6 +58,7 @@ class Federation:
         def resident(x):
             return transform(x).to(device(), memory_format=form)
 
+        self.x: Any  # a Tensor, or what is Stored
         self.x, self.y = data.x_train, torch.from_numpy(labels).to(device())
         self.x = Stored(self.x.to(device(), memory_format=form), transform) if self.y.is_cuda else resident(self.x)
         self.x_test, self.y_test = resident(data.x_test[test]), data.y_test[test].to(device())
@@ -167,7 +169,7 @@ class Federation:
         A client's own model is what it trained last, however long ago, or the global one until it takes part. Its
         score is kept as long as its model is; who fits the global model to its data first is scored every time.
         """
-        whole = {"model": (theta, buffers)}
+        whole: dict[str, Any] = {"model": (theta, buffers)}
         if "global" in (self.spec.evaluation, algorithm.evaluation):
             accuracy, loss = self.score(whole)
             return {"accuracy": accuracy, "loss": loss}

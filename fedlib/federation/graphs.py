@@ -28,7 +28,8 @@ class RecordedStep:
 
     def __init__(self, flat: FlatModel, moments: dict[str, Tensor]):
         self.vectors = [flat.theta, flat.grad, flat.buffers, *moments.values()]
-        self.recorded, self.random = None, False
+        self.recorded: tuple[torch.Size, float] | None = None
+        self.random = False
 
     def __call__(self, step: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, lr: float) -> Tensor:
         if self.recorded != (x.shape, lr):

@@ -1,6 +1,7 @@
 """Local training of one client: the only SGD loop."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +30,8 @@ def train(
     torch.manual_seed(torch_seed(spec.seed, "dropout", client.round, client.id))
     extra = [p for p in parts if type(p).loss is not Local.loss]
     edits = [p for p in parts if type(p).gradient is not Local.gradient]
-    model, theta, grad = flat.model.train(), flat.theta, flat.grad
+    model: Any = flat.model.train()
+    theta, grad = flat.theta, flat.grad
     two_parts = has_features(model)
     mixed = spec.precision == "bfloat16"
     closed_form = model.closed_form() if hasattr(model, "closed_form") and not extra and not mixed else None

@@ -9,6 +9,7 @@ import os
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -184,6 +185,9 @@ def simulate_here(folder: str) -> None:
             scores = [ended.evaluate_metrics_serverapp[n]["accuracy"] for n in range(spec.rounds + 1)]
             results.append({"state": ended.arrays.to_torch_state_dict(), "accuracy": scores})
 
-    one = {"init_args": {"num_cpus": 1, "include_dashboard": False}, "client_resources": {"num_cpus": 1}}
+    one: dict[str, Any] = {
+        "init_args": {"num_cpus": 1, "include_dashboard": False},
+        "client_resources": {"num_cpus": 1},
+    }
     run_simulation(server, client_app(*specs), specs[0].clients, backend_config=one)
     torch.save(results, Path(folder, "results.pt"))

@@ -5,6 +5,7 @@ own, as it has without Ray, so that whatever it does costs no other run. The nod
 store.
 """
 
+import logging
 import os
 import socket
 import tempfile
@@ -90,7 +91,7 @@ def connect(address: str, seconds: float = 60) -> None:
 def init(address: str) -> None:
     import ray
 
-    ray.init(address, log_to_driver=False, logging_level="ERROR")
+    ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
 
 
 def perform(spec: RunSpec, limit: float) -> dict | str:

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from fedlib.runs.files import file_content
 FORMAT = 1
 MOST = 100_000_000  # bytes of a record; those of the workbook have 40,000 at most
 NUMBER, NOTHING = (int, float), type(None)
-PARTS = {"id": str, "revisions": dict, "environment": dict, "seconds": NUMBER}
+PARTS: dict[str, Any] = {"id": str, "revisions": dict, "environment": dict, "seconds": NUMBER}
 RUN = {"spec": dict, "status": str, "error": (dict, NOTHING), "summary": (dict, NOTHING), "series": dict}
 RUN |= {"partition": dict, "cohorts": str}
 MEASUREMENT = {"measurement": str, "result": dict}
@@ -112,8 +113,8 @@ class Record:
         return self.json["id"]
 
     @cached_property
-    def spec(self) -> "RunSpec | Measure":
-        """What made it: a run, with the probes it had, or a measurement."""
+    def spec(self) -> Any:
+        """What made it: a RunSpec, with the probes it had, or a Measure."""
         if "measurement" in self.json:
             return Measure(self.json["measurement"])
         return RunSpec.from_json(self.json["spec"]).with_probes("+".join(self.probes))
@@ -181,9 +182,10 @@ class Record:
         if rounds >= self.rounds_done:
             return self
         probes = {text: one | {"series": cut(one["series"], rounds)} for text, one in self.probes.items()}
-        kept = (self.json[name] for name in ("partition", "cohorts", "environment"))
+        split, cohorts, machine = (self.json[name] for name in ("partition", "cohorts", "environment"))
         seconds = self.json["seconds"] * rounds / self.rounds_done
-        return Record.of_run(self.spec, cut(self.series, rounds), *kept, seconds, self.error, probes, rounds)
+        series = cut(self.series, rounds)
+        return Record.of_run(self.spec, series, split, cohorts, machine, seconds, self.error, probes, rounds)
 
     @property
     def error(self) -> dict | None:
@@ -200,7 +202,8 @@ class Record:
 
 def misshapen(body: dict) -> str:
     """The first part of a record that is missing or of the wrong kind, or nothing."""
-    for name, kind in (PARTS | (MEASUREMENT if "measurement" in body else RUN)).items():
+    more: dict[str, Any] = MEASUREMENT if "measurement" in body else RUN
+    for name, kind in (PARTS | more).items():
         if name not in body or not isinstance(body[name], kind):
             return name
     if "measurement" in body:

@@ -98,7 +98,11 @@ class Store:
         finally:
             # What a process killed while it wrote has left of this run, and the lock itself, before it is released: who
             # waits for it notices and makes a new one.
-            for left in (*self.path.glob(f".{id}.*.partial"), *self.work.glob(f".{id}.*.partial"), lock.lock_file):
+            for left in (
+                *self.path.glob(f".{id}.*.partial"),
+                *self.work.glob(f".{id}.*.partial"),
+                Path(lock.lock_file),
+            ):
                 with suppress(OSError):
                     os.unlink(left)
             lock.release()

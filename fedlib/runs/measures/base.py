@@ -26,5 +26,5 @@ class Measurement:
                 raise FedlibError(f"{self.name}({f.name}=…) must not be empty.")
         self.check()
 
-    def check(self) -> None:
+    def check(self) -> object:
         """Raise where something has no meaning, such as a method that does not exist."""

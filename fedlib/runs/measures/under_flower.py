@@ -1,5 +1,7 @@
 """Our methods under Flower's engine, beside this simulator."""
 
+from typing import Any
+
 from fedlib.core.series import rounded
 from fedlib.core.spec import RunSpec
 from fedlib.federation.simulation import run_rounds
@@ -44,7 +46,7 @@ class UnderFlower(Measurement):
         from fedlib.runs import flower  # an optional extra
 
         specs = self.specs()
-        found = {method: {"apart": {}} for method in self.methods}
+        found: dict[str, dict[str, Any]] = {method: {"apart": {}} for method in self.methods}
         for (method, rounds), theirs in zip(specs, flower.simulate(*specs.values()), strict=True):
             state, ours = run_rounds(specs[method, rounds])
             model = theirs["state"]
