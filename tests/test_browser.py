@@ -149,8 +149,8 @@ def test_a_table_is_saved_as_csv(visit):
     page = visit(PAPER)
     with page.expect_download() as saved:
         page.get_by_role("button", name="this table as CSV").first.click()
-    first = page.locator(".cell_output table").first.locator("tr").first.locator("th").first.inner_text()
-    assert Path(saved.value.path()).read_text(encoding="utf-8").startswith(f'"{first}"')
+    first = page.locator(".csv:visible + table th").first.inner_text()
+    assert Path(saved.value.path()).read_text(encoding="utf-8").startswith(f'"{first}",')
 
 
 def test_equations_are_typeset(visit):
