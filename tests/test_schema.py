@@ -12,6 +12,7 @@ SOUND = {
         seeds: {smoke: [1], laptop: [1, 2, 3], paper: [1, 2, 3]}
         defaults: {clients: 10}
         methods: {fedavg: fedavg, law: {paper: law, laptop: law, smoke: law}}
+        presets: {released: {settings: {lr: 0.1}, methods: {fedavg: {algorithm: fedavg, optimizer: sgd}}}}
         chosen: {seeds: "1, 2 and 3."}
         columns: {table1: {paper: {digits: [0.1, 'shards']}, laptop: {digits: [0.1]}}}
         panels: {digits: {paper: {dataset: digits, model: mlp}, laptop: {}, smoke: {rounds: 3}}}
@@ -36,6 +37,9 @@ MISTAKES = [
     ("settings.yaml", "open: [transform]", "open: transform", "Open of papers/mine/settings.yaml must be a list"),
     ("settings.yaml", '"1, 2 and 3."', "[1, 2, 3]", "'seeds' of chosen in"),
     ("settings.yaml", "law: {paper: law", "law: {paper: 5", "Paper of the method law"),
+    ("settings.yaml", "settings: {lr: 0.1}", "setting: {lr: 0.1}", "has 'setting' (did you mean 'settings'?)"),
+    ("settings.yaml", "settings: {lr: 0.1}", "settings: {lrs: 0.1}", "Settings of the preset released"),
+    ("settings.yaml", "optimizer: sgd", "optimiser: sgd", "did you mean 'optimizer'?"),
     ("reported.yaml", "id: table1, ", "", "lacks id"),
     ("reported.yaml", "value: 1.5", "value: '1.5'", "value of entry 1 of rows of table1"),
     ("reported.yaml", "value: 1.5", "percent: 1.5", "lacks value"),

@@ -11,7 +11,7 @@ from fedlib.core.spec import RunSpec
 SCALES = ("smoke", "laptop", "paper")
 RUN = {f.name for f in dataclasses.fields(RunSpec)}
 KEYS = ("defaults", "panels", "columns", "seeds", "methods", "server", "chosen", "chosen_for", "open", "open_for")
-KEYS += ("environments", "own")
+KEYS += ("environments", "own", "presets")
 KINDS = {"a mapping": dict, "a list": list, "a text": str, "a number": (int, float), "yes or no": bool}
 
 
@@ -43,6 +43,14 @@ def _settings(file: str, content: dict) -> None:
     for method, form in _mapping(file, content, "methods"):
         if not isinstance(form, str):
             _each(f"the method {method} of {file}", form, SCALES, lambda at, one: _kind(at, one, "a text"))
+    for name, preset in _mapping(file, content, "presets"):
+        at = f"the preset {name} of {file}"
+        _kind(at, preset, "a mapping")
+        _known(at, preset, ("settings", "methods"))
+        _run(f"settings of {at}", preset.get("settings"))
+        for method, form in _mapping(at, preset, "methods"):
+            if not isinstance(form, str):
+                _run(f"the method {method} of {at}", form)
     for key, fields in (("open", content.get("open", [])), *_mapping(file, content, "open_for")):
         _kind(f"{key} of {file}", fields, "a list")
         _known(f"{key} of {file}", fields, RUN)
