@@ -22,6 +22,28 @@ def show_learned(page) -> None:
     show_table(shown.assign(alpha=shown["alpha"].map(at)), "What FedLAW learns", fold=True)
 
 
+def show_loudest(page, looked) -> None:
+    """FedDF's runs on the panels ``looked``: the loudest client up to the round in which the network dies, if it does.
+
+    Dead is a network of which fewer than one feature in twenty is above zero (the probe ensemble).
+    """
+    rows = []
+    for (data, alpha, method, seed), record in page.records.items():
+        if method == "feddf" and data in looked:
+            seen = frames.probe_frame(record, "ensemble")
+            dead = seen.index[seen["active"] < 0.05]
+            seen = seen.loc[: dead[0]] if len(dead) else seen
+            number = seen["loudest"].idxmax()
+            loud = seen.loc[number]
+            row = {"data": page.title(data), "alpha": f"{alpha:g}", "seed": seed, "round": number}
+            row |= {"its classes": int(loud["holds"]), "times as loud": f"{loud['loudest']:.0f}"}
+            shares = {"one answer": "one_answer", "logits": "logits", "probabilities": "probabilities"}
+            row |= {name: f"{100 * loud[column]:.0f}%" for name, column in shares.items()}
+            row |= {"dead from round": dead[0] if len(dead) else "–", "at the end": f"{record.accuracy[-1]:.1f}%"}
+            rows.append(row)
+    show_table(pd.DataFrame(rows), "FedDF: the loudest client, what the clients say together, and how it ends")
+
+
 def show_factors(page, caption: str) -> None:
     """What every fixed gamma adds to gamma 1, by alpha: ours seed by seed, the paper's networks as printed."""
     scores = page.scores[page.metric].unstack("method", sort=False)
