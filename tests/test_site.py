@@ -87,6 +87,16 @@ def test_the_style_of_the_small_pictures_leaves_the_first_one_alone():
     assert not re.search(r"(^|[},])\s*svg (text|circle|path|polygon)", css)
 
 
+def test_every_verdict_stands_at_the_head_of_its_page_and_of_many_the_decided_first(notebooks, claims):
+    for nb in notebooks:
+        mine = [c for c in claims if c["notebook"] == nb.name]
+        shown, _, folded = pages.top(nb, mine).partition("<details>")
+        assert all(f'href="#{parts.anchor(c)}"' in shown + folded for c in mine), nb.name
+        decided = [c for c in mine if parts.side(c) in ("for", "against")]
+        assert all(f'href="#{parts.anchor(c)}"' in shown for c in decided), nb.name
+        assert bool(folded) == (len(mine) > pages.SHOWN and len(mine) > len(decided)), nb.name
+
+
 def test_a_page_lists_its_runs_with_seeds_accuracies_and_ids_of_records():
     nb = find(["fedlap/figure01"])[0]
     plan, store = nb.plan(), Store(ROOT / "papers" / "runs")

@@ -15,6 +15,7 @@ from fedlib.workbook import MIME
 from fedlib.workbook.notebooks import Notebook, duration
 from fedlib.workbook.site.parts import anchor, grade, name, number, side, verdict
 
+SHOWN = 16  # verdicts at the head of a page; of more, only what is decided
 FIRST = re.compile(r"(<tr><td[^>]*)><b>(\w+)</b></td>")  # the first cell of a claim's row
 
 
@@ -46,16 +47,23 @@ def _anchored(match: re.Match, seen: set[str]) -> str:
 
 def top(nb: Notebook, claims: list[dict]) -> str:
     """Where one is, and every verdict as a link to its row."""
-    found = [
-        f'<a class="verdict {side(c)}" href="#{anchor(c)}" title="{escape(c["sentence"])}">{number(c)} {verdict(c)}'
+    found = {
+        c[
+            "id"
+        ]: f'<a class="verdict {side(c)}" href="#{anchor(c)}" title="{escape(c["sentence"])}">{number(c)} {verdict(c)}'
         f" <small>{escape(grade(c))}</small></a>"
         for c in claims
-    ]
+    }
+    folded = [c["id"] for c in claims if side(c) in ("open", "none")] if len(claims) > SHOWN else []
     crumbs = (
         f'<a href="../../index.html">fedlib</a> › <a href="../../papers/{nb.paper}/README.html">{name(nb.paper)}</a>'
     )
     short = nb.title.removeprefix(f"{name(nb.paper)}, ").partition(":")[0]
-    strip = f'<div class="verdicts">{"".join(found)}</div>' if found else ""
+    strip = "".join(text for id, text in found.items() if id not in folded)
+    strip = f'<div class="verdicts">{strip}</div>' if strip else ""
+    if folded:
+        rest = "".join(found[id] for id in folded)
+        strip += f'<details><summary>{len(folded)} claims open or without evidence</summary><div class="verdicts">{rest}</div></details>'
     return f'<p class="crumbs">{crumbs} › {escape(short)}</p>\n{strip}\n<p class="switch"><a href="#records">Records behind the numbers</a></p>'
 
 
