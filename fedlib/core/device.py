@@ -4,6 +4,7 @@ import functools
 import os
 import platform
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def driver(path: str = "/proc/driver/nvidia/version") -> str:
 
 
 @contextmanager
-def one_thread():
+def one_thread() -> Iterator[None]:
     """One thread and flushed denormals: the same numbers on a busy machine as on an idle one."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -18,7 +18,7 @@ class Diverged(FedlibError):
         self.round, self.client = round, client
 
 
-def quoted(value) -> str:
+def quoted(value: object) -> str:
     """A value as it may stand in a sentence: on one line, and not for pages."""
     try:
         text = repr(value)

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
+Device = torch.device | str | None
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -37,7 +39,7 @@ class Entry:
         o, i, *kernel = self.shape
         return part.view(*lead, o, *kernel, i).movedim(-1, len(lead) + 1)
 
-    def flat(self, tensor: Tensor, device=None, dtype: torch.dtype = torch.float32) -> Tensor:
+    def flat(self, tensor: Tensor, device: Device = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """The other way: this tensor's numbers in the order of its slice, without a copy where there is a choice."""
         tensor = tensor.to(device, dtype)
         return (tensor.movedim(1, -1) if self.channels_last else tensor).reshape(-1)
@@ -77,7 +79,7 @@ class Layout:
     def of_state(cls, state: dict[str, Tensor]) -> "Layout":
         """From a plain state_dict, where only the names tell BatchNorm's statistics from parameters."""
 
-        def buffer(name, tensor):
+        def buffer(name: str, tensor: Tensor) -> bool:
             return not tensor.is_floating_point() or name.endswith(BUFFERS)
 
         return cls([(n, t.shape, t.dtype, buffer(n, t)) for n, t in state.items()])
@@ -103,13 +105,20 @@ class Layout:
     def classifier(self) -> Layer:
         return next((x for x in self.layers if x.name == "classifier"), self.layers[-1])
 
-    def pack(self, state: dict[str, Tensor], device=None, dtype=torch.float32) -> tuple[Tensor, Tensor]:
+    def pack(
+        self, state: dict[str, Tensor], device: Device = None, dtype: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Tensor]:
         """A state_dict as (theta, buffers); counters become floating-point numbers."""
         thetas, buffers = self.pack_all([state], device, dtype)
         return thetas[0], buffers[0]
 
     @torch.no_grad()
-    def pack_all(self, states: list[dict[str, Tensor]], device=None, dtype=torch.float32) -> tuple[Tensor, Tensor]:
+    def pack_all(
+        self,
+        states: list[dict[str, Tensor]],
+        device: Device = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> tuple[Tensor, Tensor]:
         """A cohort's state_dicts as two matrices, one row per state_dict."""
         thetas = matrix(len(states), self.size, device, dtype)
         buffers = matrix(len(states), self.buffer_size, device, dtype)
@@ -131,7 +140,7 @@ class Layout:
         return {e.name: tensor(e) for e in self.entries}
 
 
-def matrix(rows: int, columns: int, device=None, dtype: torch.dtype = torch.float32) -> Tensor:
+def matrix(rows: int, columns: int, device: Device = None, dtype: torch.dtype = torch.float32) -> Tensor:
     """An empty matrix; a large one on huge pages, since touching new memory page by page costs more than filling it."""
     size = rows * columns * dtype.itemsize
     if size < 1 << 24 or torch.device(device or "cpu").type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
@@ -152,7 +161,11 @@ class FlatModel:
     """A module whose parameters, gradients and buffers are views into ``theta``, ``grad`` and ``buffers``."""
 
     def __init__(
-        self, model: nn.Module, device: torch.device | str = "cpu", channels_last: bool = False, dtype=torch.float32
+        self,
+        model: nn.Module,
+        device: torch.device | str = "cpu",
+        channels_last: bool = False,
+        dtype: torch.dtype = torch.float32,
     ):
         self.model = model.to(device)
         self.layout = Layout.of_model(model, channels_last)
@@ -181,12 +194,12 @@ class FlatModel:
         """The gradient of ``loss`` into ``grad``: one copy; zeroing and accumulating would pass over it thrice."""
         torch._foreach_copy_(self.gradients, torch.autograd.grad(loss, self.parameters, materialize_grads=True))
 
-    def to(self, device) -> "FlatModel":
+    def to(self, device: torch.device | str) -> "FlatModel":
         self.theta, self.grad, self.buffers = (t.to(device) for t in (self.theta, self.grad, self.buffers))
         self._attach()
         return self
 
-    def __deepcopy__(self, memo) -> "FlatModel":
+    def __deepcopy__(self, memo: dict) -> "FlatModel":
         # The views are re-made rather than copied: deepcopy would give every view a storage of its own.
         twin = object.__new__(FlatModel)
         twin.layout = self.layout

@@ -14,7 +14,7 @@ import inspect
 import keyword
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedlib.core.components import load
@@ -60,7 +60,7 @@ def _value(node: ast.expr):
     return node.id if isinstance(node, ast.Name) else literal(node)  # a bare word is a string
 
 
-def literal(text: str | ast.expr, where: str = "A number"):
+def literal(text: str | ast.expr, where: str = "A number") -> Any:
     """The number, text, tuple … that Python reads there; ValueError if it is none, FedlibError if it is too large."""
     try:
         value = ast.literal_eval(text)
@@ -69,7 +69,7 @@ def literal(text: str | ast.expr, where: str = "A number"):
     return bounded(where, value)
 
 
-def bounded(where: str, value):
+def bounded(where: str, value: Any) -> Any:
     """``value``, unless a number in it is too large for any computation, or none at all."""
     for part in value if isinstance(value, tuple | list | set) else ():
         bounded(where, part)
@@ -103,12 +103,12 @@ class Registry:
         load()
         return self._entries
 
-    def register(self, name: str):
+    def register(self, name: str) -> Callable[[type], type]:
         """Give the class below this name; its annotated fields become its parameters."""
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise FedlibError(f"A {self.kind} is named by letters, digits and '_', such as fedavg; got {quoted(name)}.")
 
-        def add(cls):
+        def add(cls: Any) -> type:
             cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
             cls.name = name
             if "revision" not in cls.__dict__:
@@ -125,7 +125,7 @@ class Registry:
     def names(self) -> list[str]:
         return sorted(self.entries)
 
-    def make(self, text: str):
+    def make(self, text: str) -> Any:
         """The one thing a text without '+' names."""
         things = self.make_all(text)
         if len(things) != 1:
@@ -160,7 +160,7 @@ class Registry:
             raise FedlibError(f"{self.kind} {name!r} can make nothing of {given}: {_line(error)}.") from None
 
 
-def code_revision(thing) -> int | str:
+def code_revision(thing: Any) -> int | str:
     """1 of what fedlib brings, which is raised by hand; of a plugin its file's checksum, of anything else its code's.
 
     So a class that is edited in a notebook's cell, or in a script, makes other runs.
@@ -196,7 +196,7 @@ def kinds(cls: type) -> dict[str, Any]:
         raise FedlibError(f"The types of {cls.__name__}'s parameters cannot be read: {_line(error)}.") from None
 
 
-def check(where: str, kind, value):
+def check(where: str, kind: Any, value: Any) -> Any:
     """``value`` as ``kind``; an int is a float where a float is expected, a bool never is."""
     bounded(where, value)
     if get_origin(kind) is Literal:
@@ -217,7 +217,7 @@ def check(where: str, kind, value):
     raise FedlibError(f"{where} must be {names}; got {quoted(value)}.")
 
 
-def canonical(thing) -> str:
+def canonical(thing: Any) -> str:
     """The canonical text of a registered thing: defaults left out, declared order."""
     parts = [
         f"{f.name}={_text(getattr(thing, f.name))}"
@@ -231,7 +231,7 @@ def _text(value) -> str:
     return value if isinstance(value, str) and value.isidentifier() else repr(value)
 
 
-def require_one_of(kind: str, value, allowed) -> None:
+def require_one_of(kind: str, value: Any, allowed: Iterable) -> None:
     """Raise unless ``value`` is among ``allowed``."""
     if value not in allowed:
         near = meant(value, map(str, allowed))

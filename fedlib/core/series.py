@@ -24,7 +24,7 @@ def numbers(logs: dict) -> dict:
     return {name: rounded(value) for name, value in found.items()}
 
 
-def rounded(value):
+def rounded(value: Any) -> Any:
     """Six significant digits: what is meaningful, and short."""
     if isinstance(value, list):
         return [rounded(v) for v in value]
@@ -33,7 +33,7 @@ def rounded(value):
     return value
 
 
-def aligned(series) -> bool:
+def aligned(series: Any) -> bool:
     """Whether these are series: lists as long as that of their rounds, which ascend; numbers, or lists of them."""
     if not isinstance(series, dict) or not all(isinstance(values, list) for values in series.values()):
         return False

@@ -1,13 +1,14 @@
 """The only door to torchvision, opened late because importing it takes seconds."""
 
 import importlib
+from types import ModuleType
 
 import torch
 
 _kept = []  # operator schemas live as long as the library object that declared them
 
 
-def torchvision():
+def torchvision() -> ModuleType:
     """The torchvision package, also where its compiled operators cannot load."""
     try:
         return importlib.import_module("torchvision")

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -131,13 +132,13 @@ def inventory() -> list[dict]:
     return [_row(cls(**values)) for cls in classes for values in (cls.variants() if hasattr(cls, "variants") else [{}])]
 
 
-def about(entry) -> str:
+def about(entry: Any) -> str:
     """What a data set is in a line; of a part, what it is rather than what it is a part of."""
     note = entry.source.note if hasattr(entry, "sources") else ""
     return f"{entry.about.partition(':')[0]}, {note}" if note.startswith("subset") else entry.about
 
 
-def _row(entry) -> dict:
+def _row(entry: Any) -> dict:
     row = dict(name=canonical(entry), about=about(entry), present=True, train=entry.sizes[0], test=entry.sizes[1])
     row |= dict(source="scikit-learn", where="installed package", checksum="", note="", obtain="")
     if entry.revision != 1:  # somebody's own

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,5 +80,5 @@ class Files:
                 raise FedlibError(f"{error} Only a part of it is here: write {self.name}(part={here[0]}).") from None
             raise
 
-    def samples(self, x) -> Tensor:
+    def samples(self, x: np.ndarray) -> Tensor:
         return torch.from_numpy(x)

@@ -9,6 +9,7 @@ import pickle
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ UNPACKED = 1 << 28  # bytes: five times the largest packed file that is read
 CIFAR_BINARY = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
 
 
-def of_both(read: Callable, train, test) -> Arrays:
+def of_both(read: Callable, train: Any, test: Any) -> Arrays:
     """What ``read`` makes of the training and of the test part: samples, and labels as bytes."""
     (x_train, y_train), (x_test, y_test) = read(train), read(test)
     return dict(zip(KEYS, (x_train, np.asarray(y_train, np.uint8), x_test, np.asarray(y_test, np.uint8)), strict=True))
@@ -35,7 +36,7 @@ def unpacked(path: Path) -> bytes:
     return raw
 
 
-def load_npz(path: Path):
+def load_npz(path: Path) -> Any:
     """The arrays of an npz file, as ``np.load`` gives them, if they are not many times too large."""
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
@@ -109,7 +110,7 @@ def read_cifar_pickles(folder: Path) -> Arrays:
     return of_both(read, "train", "test")
 
 
-def read_mat(train: str, test: str):
+def read_mat(train: str, test: str) -> Callable[[Path], Arrays]:
     """A reader of Matlab files with X (32, 32, 3, n) and y (n, 1), in SVHN with label 10 for the digit 0."""
 
     def read(path: Path):
@@ -164,7 +165,7 @@ def labelled(files: list[tuple[Path, int]], side: int) -> tuple[np.ndarray, list
     return pixels((file for file, _ in files), side), [label for _, label in files]
 
 
-def read_class_folders(train: str, test: str, side: int):
+def read_class_folders(train: str, test: str, side: int) -> Callable[[Path], Arrays]:
     """A reader of folders with one folder of images for every class, in the order of their names."""
 
     def read(inside: Path):
@@ -217,7 +218,7 @@ def sheet(path: Path, side: int = 32) -> np.ndarray:
     return tiles.reshape(rows, side, columns, side, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, side, side)
 
 
-def read_sheets(train: int, test: int, test_name: str = "test"):
+def read_sheets(train: int, test: int, test_name: str = "test") -> Callable[[Path], Arrays]:
     """A reader of WebP sheets, that many for training and test, beside the labels in one npz file."""
 
     def read(folder: Path, name: str, count: int):

@@ -16,7 +16,7 @@ import tempfile
 import urllib.request
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -290,7 +290,7 @@ def obtain(source: Source) -> str:
 
 
 @contextlib.contextmanager
-def short_timeouts(progress: bool):
+def short_timeouts(progress: bool) -> Iterator[None]:
     """Sockets that give up, and silence where no progress is wanted: torchvision has options for neither."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(10 * PATIENCE)

@@ -1,5 +1,6 @@
 """What every model has in common: penultimate features and a linear classifier on top of them."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -70,7 +71,7 @@ def eval_for_gradients(model: nn.Module) -> None:
 
 
 @contextmanager
-def twice_differentiable(model: nn.Module):
+def twice_differentiable(model: nn.Module) -> Iterator[None]:
     """The same for second derivatives, which cuDNN's RNNs do not have and PyTorch's own do."""
     eval_for_gradients(model)
     enabled, rnn = torch.backends.cudnn.enabled, any(isinstance(m, nn.RNNBase) for m in model.modules())

@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ FOLDER = ROOT / "papers" / "weights"
 class Starts(Registry):
     """The checkpoints whose cards are in the folder now."""
 
-    def make(self, text: str):
+    def make(self, text: str) -> Any:
         self.read()
         return super().make(text)
 
