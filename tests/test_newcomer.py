@@ -1,6 +1,8 @@
 """What tripped people up on their first day."""
 
 import json
+import subprocess
+import sys
 
 import nbformat
 import pytest
@@ -96,3 +98,16 @@ def test_the_device_is_chosen(monkeypatch, shell):
     run = ["simulate", "--dataset=digits", "--model=mlp", "--partition=iid", "--rounds=1", "-q"]
     assert shell(*run, "--device=cpu").returncode == 0
     assert "is cpu or cuda; got 'tpu'" in shell(*run, "--seed=7", FEDLIB_DEVICE="tpu").stderr
+
+
+def test_one_run_waits_for_no_estimate_and_makes_no_room_for_a_billion_processes(tmp_path, environment):
+    """The estimate imports torch's compiler, and there was a list of as many places as jobs."""
+    code = (
+        "import fedlib, resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))\n"
+        "spec = fedlib.RunSpec(dataset='digits', model='mlp(hidden=4)', partition='iid', rounds=1, clients=2)\n"
+        "fedlib.run(spec, jobs=10**9, progress=False)\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]

@@ -32,6 +32,10 @@ class Plain:
     def build(self, shape, classes):
         return nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, classes))
 """
+BROKEN = """
+from fedlib.data.partition import PARTITIONS, Iid
+Iid.split = lambda self, data, rng: 1 / 0
+"""
 OPTIONS = ["--dataset=mine", "--model=plain", "--partition=iid", "--clients=2", "--rounds=2", "--json", "-q"]
 
 
@@ -136,6 +140,7 @@ def test_an_edited_class_makes_another_run():
             PLUGIN.replace("nn.Linear(8, classes)", "nn.Linear(8, klasses)"),
             "plain cannot be built for samples of shape",
         ),
+        (PLUGIN + BROKEN, "cannot begin: ZeroDivisionError: "),
     ],
 )
 def test_what_a_plugin_gets_wrong_is_a_sentence_with_its_place(tmp_path, shell, plugin, says):

@@ -19,7 +19,7 @@ from fedlib.cli.options import (
     values_of,
 )  # fmt: skip
 from fedlib.core import environment
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, cause
 from fedlib.core.spec import RunSpec
 from fedlib.federation.federation import Federation
 from fedlib.runs import engine
@@ -108,7 +108,12 @@ def train(specs: list[RunSpec], jobs: int, store, progress: bool, hours, finish:
 
     todo = engine.missing(specs, store, finish or hours is not None) if hours != 0 else []
     if todo and environment.may_train():
-        Federation(todo[0])  # fetches the data; more clients than samples, say, fails here, before the bar
+        try:
+            Federation(todo[0])  # fetches the data; more clients than samples, say, fails here, before the bar
+        except FedlibError:
+            raise
+        except Exception as error:  # of a plugin's
+            raise FedlibError(f"{todo[0].id} cannot begin: {cause(error)}.") from error
     return engine.run(specs, jobs, store, progress, hours=hours, finish=finish)
 
 

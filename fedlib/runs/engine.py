@@ -50,7 +50,7 @@ def run(
             "training; unset it to train them."
         )
     if hours is None:
-        now, deadline = sorted(todo, key=estimate, reverse=True), None
+        now, deadline = sorted(todo, key=estimate, reverse=True) if len(todo) > 1 else todo, None
     else:  # measurements are short and have no rounds to stop at: they are always made
         now, deadline = [s for s in todo if hours > 0 or isinstance(s, Measure)], time.time() + 3600 * hours
     if now:

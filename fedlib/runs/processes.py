@@ -49,14 +49,14 @@ def train_all(
     """
     if importing_script():
         os._exit(UNGUARDED)
-    places = share_out(jobs, gpus)
+    places = share_out(min(jobs, len(todo)), gpus)
     with Bar(todo, progress) as bar:
         try:
-            limits = {spec: stall or longest_wait(spec) for spec in todo}
             why = "" if min(len(places), len(todo)) > 1 else "one process is enough"
             if not why and (own := next(filter(None, map(of_session, todo)), "")):
                 warnings.warn(why := SESSION.format(own), stacklevel=2)
             try:
+                limits = {} if why else {spec: stall or longest_wait(spec) for spec in todo}
                 failures = None if why else train_apart(limits, places, store, bar.show, deadline)
             except Unguarded:
                 warnings.warn(NO_GUARD, stacklevel=2)
@@ -247,7 +247,8 @@ class Bar(tqdm):
     monitor_interval = 0  # a thread of tqdm's, which would take Ctrl-C from the main one
 
     def __init__(self, todo: list[RunSpec], progress: bool):
-        self.cost, self.rounds = {spec: estimate(spec) for spec in todo}, {}
+        # Of one run the rounds say it all, and an estimate costs a second of imports.
+        self.cost, self.rounds = {spec: estimate(spec) if len(todo) > 1 else 1.0 for spec in todo}, {}
         self.live = sys.stderr.isatty() or "ipykernel" in type(sys.stderr).__module__
         super().__init__(
             total=sum(spec.rounds for spec in todo), desc="training", disable=not progress, miniters=0,
