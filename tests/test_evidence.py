@@ -133,6 +133,8 @@ def test_the_runs_at_the_papers_own_settings_are_all_in_the_plan_and_differ_from
             free = {"partition", "participation", "algorithm", "seed"} | (
                 {"model"} if method.startswith("dw") else set()
             )
+            if "preset" in papers[paper][panel]:
+                free |= {"keep_optimizer", "client_holdout", "optimizer"}
             assert differs <= free and spec.seed == seed, (paper, panel, column, method)
 
 
@@ -146,5 +148,7 @@ def test_own_runs_come_seed_by_seed_so_that_methods_can_be_compared_at_any_time(
     assert (dw.model, dw.participation, dw.algorithm) == ("feddw_cnn_mnist(bias=False)", 0.5, "dw(mu=10.0)")
     assert own_grid("fedlws", "cifar10", "smoke")["cifar10", 100, "lws", 1].dataset == "digits"
     assert {key[3] for key in own_grid("fedlaw", "simple_cnn", "smoke")} == {8, 9}
+    as_released = own_grid("fedlaw", "fashion_mlp_own", "paper")["fashion_mlp_own", 0.1, "fedprox", 8]
+    assert (as_released.keep_optimizer, as_released.client_holdout, as_released.optimizer) == (True, 0.3, "sgd")
     with pytest.raises(FedlibError, match="panel run at its own setting of fedlws"):
         own_grid("fedlws", "vit", "paper")

@@ -163,20 +163,23 @@ def server_grid(
 def own_grid(paper: str, panel: str, scale: str) -> dict:
     """The runs that the settings list under `own`, seed by seed: (panel, column, method, seed) to the paper's own run.
 
-    A column is an alpha, or an environment of the paper. There is no laptop scale of the paper's own setting, and smoke
-    has two seeds.
+    A column is an alpha, or an environment of the paper; a ``preset`` is the authors' code around its methods. There is
+    no laptop scale of the paper's own setting, and smoke has two seeds.
     """
     chosen = read(paper, "settings.yaml").get("own", {})
     require_one_of(f"panel run at its own setting of {paper}", panel, chosen)
     own, here = chosen[panel], setting(paper, panel, "smoke" if scale == "smoke" else "paper")
+    chassis = preset(paper, own["preset"]) if "preset" in own else {"settings": {}, "methods": {}}
     grid, every = {}, sorted({seed for seeds in own["seeds"].values() for seed in seeds})
     for seed in every[:2] if scale == "smoke" else every:
         for column in (column for column, seeds in own["seeds"].items() if seed in seeds):
             named = read(paper, "settings.yaml").get("environments", {}).get(column, {})
             where = named if isinstance(column, str) else {"partition": f"dirichlet(alpha={column})"}
-            for method, algorithm in own["methods"].items():
+            for method, written in own["methods"].items():
+                form = chassis["methods"].get(method, written)
+                form = {"algorithm": form} if isinstance(form, str) else form
                 model = here["model"] + own.get("model", {}).get(method, "")
-                fields = here | where | {"model": model, "algorithm": algorithm, "seed": seed}
+                fields = here | chassis["settings"] | where | {"model": model, "seed": seed} | form
                 grid[panel, column, method, seed] = RunSpec(**fields)
     return grid
 
