@@ -1,4 +1,4 @@
-"""The first picture of the README, the claims of the page synthesis/headlines: reported and found, as SVG."""
+"""The first picture of the README, one claim of each paper (docs/papers.yaml): reported and found, as SVG."""
 
 import textwrap
 from collections.abc import Callable
