@@ -52,7 +52,7 @@ def test_a_guide_marks_every_claim_under_what_it_stands_on():
     assert row.startswith("| [Figure 1](../../notebooks/fedlap/figure01_no_stragglers.ipynb): test accuracy when")
     assert row.endswith("| C1 ✗ |  | C2 ✓†, C3 ? | C4 – | C5 ✓ |")
     lws = report.guide((nb for nb in find() if nb.paper == "fedlws"), []).splitlines()
-    assert "[Table 1]" in lws[2] and "[Figure 11]" in lws[-3], "tables first"
+    assert "[Table 1]" in lws[2] and "[Figure 11]" in lws[-4] and "[Appendix D]" in lws[-3], "tables, figures, others"
 
 
 def test_the_table_replaces_the_one_before_it_and_nothing_else():

@@ -155,7 +155,7 @@ KINDS = {  # by the last words of a layer's name
     "mlp": r"mlp\.fc\d",  # of a transformer
     "norm": r"bn\d*|norm",
     "conv": r"conv\d*",
-    "linear": r"fc\d|classifier",
+    "linear": r"fc\d|projection\d|classifier",
     "embedding": r"embedding|patch",
     "lstm": r"lstm",
 }

@@ -89,7 +89,9 @@ def every(claims: list[dict]) -> str:
 
 
 def tables_first(notebooks: Iterable[Notebook]) -> list[Notebook]:
-    return sorted(notebooks, key=lambda nb: (nb.path.stem[:5] != "table", nb.path.stem))
+    kinds = ("table", "figure")  # whatever else a paper has comes last
+    order = lambda stem: next((n for n, kind in enumerate(kinds) if stem.startswith(kind)), len(kinds))  # noqa: E731
+    return sorted(notebooks, key=lambda nb: (order(nb.path.stem), nb.path.stem))
 
 
 def guide(notebooks: Iterable[Notebook], claims: list[dict]) -> str:
