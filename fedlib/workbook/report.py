@@ -89,7 +89,8 @@ def every(claims: list[dict]) -> str:
 
 
 def tables_first(notebooks: Iterable[Notebook]) -> list[Notebook]:
-    kinds = ("table", "figure")  # whatever else a paper has comes last
+    """Tables, then figures, then whatever else a paper has, each by name."""
+    kinds = ("table", "figure")
     order = lambda stem: next((n for n, kind in enumerate(kinds) if stem.startswith(kind)), len(kinds))  # noqa: E731
     return sorted(notebooks, key=lambda nb: (order(nb.path.stem), nb.path.stem))
 
