@@ -157,11 +157,11 @@ def script(tmp_path, environment):
     (tmp_path / "misbehave.py").write_text(MISBEHAVE)
     variables = environment | {"FEDLIB_PLUGINS": str(tmp_path / "misbehave.py")}
 
-    def call(text, *arguments, **more):
+    def call(text, *arguments, timeout=500, **more):
         (tmp_path / "script.py").write_text(text)
         command = [sys.executable, "script.py", *map(str, arguments)]
         return subprocess.run(
-            command, cwd=tmp_path, env=variables | more, capture_output=True, text=True, timeout=500, check=False
+            command, cwd=tmp_path, env=variables | more, capture_output=True, text=True, timeout=timeout, check=False
         )
 
     return call
@@ -179,6 +179,13 @@ def test_one_failure_costs_one_run(script, tmp_path):
     done = script(BATCH, "processes", 15, *FIVE)
     check_batch(done, Store(tmp_path / "runs"), 15, FIVE)
     assert not list((tmp_path / "runs/.work").glob("*.lock")) and done.stdout.count("a run prints") >= 15
+
+
+@pytest.mark.slow
+def test_one_failure_costs_one_run_with_ray_too(local_ray, script, tmp_path):
+    done = script(BATCH, "local", 15, *FIVE, timeout=1200)
+    check_batch(done, Store(tmp_path / "runs"), 15, FIVE)
+    assert not list((tmp_path / "runs/.work").glob("*.lock"))
 
 
 @pytest.mark.slow
