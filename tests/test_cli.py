@@ -114,6 +114,17 @@ def test_the_command_is_a_module_too(module, environment):
     assert done.returncode == 2 and "No such command 'lst' (did you mean 'list'?). See 'fedlib --help'." in done.stderr
 
 
+@pytest.mark.parametrize("command", ["simulate", "compare", "audit"])
+def test_wherever_runs_are_trained_they_can_be_given_a_share_of_a_card(shell, command):
+    made = options(clients="2", rounds="1")
+    if command == "audit":
+        shell("simulate", *made, "-q")
+        made = ["--store", "runs"]
+    if command == "compare":
+        made += ["--algorithm", "lws"]
+    assert "no CUDA device here" in sentence(shell(command, *made, "--device", "cpu", "--gpus", "0.5"))
+
+
 def test_a_run_that_diverged_is_a_failure(shell):
     diverged = shell("simulate", *options(lr="100000", rounds="1", algorithm="fedprox(mu=1e30)"), "--quiet", "--json")
     assert diverged.returncode == 1 and diverged.stderr == "fedlib: 1 of 1 run diverged.\n"

@@ -4,7 +4,16 @@ from collections import Counter
 
 import click
 
-from fedlib.cli.options import Command, Number, counted, jobs_option, json_option, print_json
+from fedlib.cli.options import (
+    Command,
+    Number,
+    counted,
+    device_option,
+    gpus_option,
+    jobs_option,
+    json_option,
+    print_json,
+)
 from fedlib.runs.audit import audit as audit_records
 from fedlib.runs.store import Store
 
@@ -16,8 +25,10 @@ from fedlib.runs.store import Store
     "--store", type=click.Path(exists=True, file_okay=False), help="Another folder of records, such as build/runs."
 )
 @jobs_option
+@device_option
+@gpus_option
 @json_option
-def audit(sample, seconds, store, jobs, as_json):
+def audit(sample, seconds, store, jobs, gpus, as_json):
     """Re-run some of the committed records and fail if a number moved.
 
     Every record is checked against its checksum. Then the cheapest of every kind are run again, long ones for as
@@ -30,7 +41,7 @@ def audit(sample, seconds, store, jobs, as_json):
     fedlib audit --sample 20 --seconds 3600
     fedlib audit --store build/runs
     """
-    outcomes = audit_records(sample, seconds, jobs, Store(store) if store else None)
+    outcomes = audit_records(sample, seconds, jobs, Store(store) if store else None, gpus=gpus)
     if as_json:
         print_json([outcome.to_json() for outcome in outcomes])
     for o in outcomes if not as_json else ():

@@ -7,6 +7,7 @@ import click
 from fedlib.cli.options import (
     Command,
     device_option,
+    gpus_option,
     jobs_option,
     json_option,
     print_json,
@@ -42,12 +43,13 @@ def seed_list(text: str) -> list[int]:
 @click.option("--quiet", "-q", is_flag=True, help="No progress bar.")
 @jobs_option
 @device_option
+@gpus_option
 @json_option
-def compare(algorithm, seeds, base, last, csv, plot, quiet, jobs, as_json, **options):
+def compare(algorithm, seeds, base, last, csv, plot, quiet, jobs, gpus, as_json, **options):
     """Run several methods on one setting with the same seeds; what is above the base comes with a 95% t-interval.
 
     Pairs of runs with the same seed are compared, by their mean accuracy over the last rounds. Finished runs are kept,
-    so the same command goes on where it was stopped.
+    so the same command goes on where it was stopped. Accuracies are percent, in the table and with --json.
 
     \b
     fedlib compare --dataset digits --model mlp --partition 'dirichlet(alpha=0.1)' --rounds 20 \\
@@ -56,7 +58,9 @@ def compare(algorithm, seeds, base, last, csv, plot, quiet, jobs, as_json, **opt
     if not algorithm:
         raise FedlibError("Nothing to compare: give --algorithm at least once.")
     setting = RunSpec.from_json(values_of({name: text for name, text in options.items() if text is not None}))
-    found = comparison.compare(setting, algorithm, seed_list(seeds), base, last, jobs=jobs, progress=not quiet)
+    found = comparison.compare(
+        setting, algorithm, seed_list(seeds), base, last, jobs=jobs, progress=not quiet, gpus=gpus
+    )
     if csv:
         found.csv(csv)
     if plot:

@@ -80,6 +80,13 @@ def device_option(command):
     )(command)  # fmt: skip
 
 
+def gpus_option(command):
+    return click.option(
+        "--gpus", type=Number(min=0), show_default="0.25 where there are any",
+        help="What a run gets of a GPU: with 0.5, two share one.",
+    )(command)  # fmt: skip
+
+
 def time_options(command):
     """How far runs are trained."""
     command = click.option("--finish", is_flag=True, help="Train half-done runs to their end.")(command)

@@ -46,7 +46,7 @@ def pretrain(name, epochs, as_json, **options):
         raise FedlibError(f"A start is named by letters, digits and '_', such as resnet20_cifar10; got {name!r}.")
     central = dict(partition="iid", clients=1, keep_optimizer=True, rounds=epochs, eval_every=epochs)
     spec = RunSpec.from_json(cards[name]["recipe"] if name in cards else given | central)
-    with tqdm(total=spec.rounds, unit="epoch", desc=name) as bar:
+    with tqdm(total=spec.rounds, unit="epoch", desc=name, disable=None) as bar:
         card = pretrained.pretrain(name, spec, lambda done: bar.update(done - bar.n))
     if as_json:
         print_json(card)

@@ -7,9 +7,9 @@ import click
 
 from fedlib.cli.options import (
     Command,
-    Number,
     counted,
     device_option,
+    gpus_option,
     jobs_option,
     json_option,
     notebook_options,
@@ -99,12 +99,7 @@ def line_of(spec, done: int, seconds: float, on_gpu: float) -> tuple:
     help="Train in processes of this machine or on a Ray cluster.",
 )
 @click.option("--address", default="auto", show_default=True, help="Of the Ray cluster, such as 10.0.0.1:6379.")
-@click.option(
-    "--gpus",
-    type=Number(min=0),
-    show_default="0.25 where there are any",
-    help="What a run gets of a GPU, here or on the cluster: with 0.5, two share one.",
-)
+@gpus_option
 @time_options
 @click.option("--commit", is_flag=True, help="Put the records into papers/runs, which the committed pages stand on.")
 @click.option("--update", is_flag=True, help="Write the outputs back to notebooks/, without papermill's traces.")

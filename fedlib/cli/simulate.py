@@ -9,6 +9,7 @@ from fedlib.cli.options import (
     Command,
     counted,
     device_option,
+    gpus_option,
     jobs_option,
     json_option,
     once,
@@ -38,8 +39,9 @@ from fedlib.runs.store import Store, default_store
 @time_options
 @jobs_option
 @device_option
+@gpus_option
 @json_option
-def simulate(pairs, fresh, save, log, quiet, hours, finish, jobs, as_json, seed, **options):
+def simulate(pairs, fresh, save, log, quiet, hours, finish, jobs, gpus, as_json, seed, **options):
     """Run one federation and print its accuracy; the same run asked for again is read from the store.
 
     \b
@@ -59,7 +61,7 @@ def simulate(pairs, fresh, save, log, quiet, hours, finish, jobs, as_json, seed,
     if save or log:
         records = [trained(specs, save, log, not quiet)]
     else:
-        records = simulated(specs, fresh, jobs, not quiet, hours, finish)
+        records = simulated(specs, fresh, jobs, not quiet, hours, finish, gpus)
     if as_json:
         rows = [
             {name: r.json[name] for name in ("id", "spec", "status", "error")}
@@ -86,25 +88,26 @@ def trained(specs: list[RunSpec], save: str | None, log: str | None, progress: b
     (spec,), store = specs, default_store()
     refuse_damaged(store, {spec.id})
     rows = CSVLog(log) if log else None
-    with tqdm(total=spec.rounds, unit="round", disable=not progress) as bar:
+    # a log gets no bar: it would be ten lines a second
+    with tqdm(total=spec.rounds, unit="round", disable=not progress or None) as bar:
         return run_one(spec, store, lambda done: bar.update(done - bar.n), again=True, save=save, callback=rows)
 
 
-def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool, hours, finish: bool) -> list:
+def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool, hours, finish: bool, gpus) -> list:
     """From the store, or trained; a fresh run is made apart and then takes the place of what was there."""
 
     store = default_store()
     if fresh:
         with tempfile.TemporaryDirectory() as folder:
-            records = train(specs, jobs, Store(folder), progress, None, True)
+            records = train(specs, jobs, Store(folder), progress, None, True, gpus)
         for record in records:
             store.put(record)
         return records
     refuse_damaged(store, {spec.id for spec in specs})
-    return train(specs, jobs, store, progress, hours, finish)
+    return train(specs, jobs, store, progress, hours, finish, gpus)
 
 
-def train(specs: list[RunSpec], jobs: int, store, progress: bool, hours, finish: bool) -> list:
+def train(specs: list[RunSpec], jobs: int, store, progress: bool, hours, finish: bool, gpus) -> list:
 
     todo = engine.missing(specs, store, finish or hours is not None) if hours != 0 else []
     if todo and environment.may_train():
@@ -114,7 +117,7 @@ def train(specs: list[RunSpec], jobs: int, store, progress: bool, hours, finish:
             raise
         except Exception as error:  # of a plugin's
             raise FedlibError(f"{todo[0].id} cannot begin: {cause(error)}.") from error
-    return engine.run(specs, jobs, store, progress, hours=hours, finish=finish)
+    return engine.run(specs, jobs, store, progress, hours=hours, finish=finish, gpus=gpus)
 
 
 def result_line(record) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fedlib.algorithms import Algorithm, Round
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, quoted
 from fedlib.core.layout import FlatModel, Layout
 
 CONTEXT = ("model", "proxy", "test", "counts", "samples", "clients", "seed", "uploads")
@@ -78,6 +78,7 @@ def aggregate(
         raise FedlibError(f"server_lr is a finite number and round an integer; got {server_lr!r} and {round!r}.")
     if not isinstance(state, dict | None):
         raise FedlibError(f"state= is the .state of an earlier result, a dict; got {type(state).__name__}.")
+    check_memory(rule, state or {})
     context = tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, context)
     layout = Layout.of_state(global_state)
     theta, buffers = layout.pack(global_state, device, dtype)
@@ -109,6 +110,18 @@ def refuse_local(rule: Algorithm, advice: str) -> None:
     """Where only the server's step is done, a part that changes how clients train is not skipped without a word."""
     if rule.locals:
         raise FedlibError(f"{rule.locals[0].name!r} changes how clients train, {advice}.")
+
+
+def check_memory(rule: Algorithm, state: Mapping) -> None:
+    """Raise unless a state is what parts of this rule remember: another's would be passed over without a word."""
+    known = [part.name for part in rule.weightings + rule.servers]
+    for name, kept in state.items():
+        if name not in known or not isinstance(kept, dict):
+            raise FedlibError(
+                "state= is the .state of an earlier result of the same rule: a dict for "
+                f"{' and '.join(known) or 'none'} of its parts; got {type(kept).__name__} for {quoted(name)}. "
+                "Leave state= out to begin anew."
+            )
 
 
 def check_states(global_state: Mapping, client_states: Sequence[Mapping]) -> None:

@@ -16,7 +16,7 @@ from fedlib.runs.store import Store, committed
 
 
 def audit(
-    sample: int = 4, seconds: float = 120, jobs: int = 1, store: Store | None = None, progress=True
+    sample: int = 4, seconds: float = 120, jobs: int = 1, store: Store | None = None, progress=True, gpus=None
 ) -> list[Outcome]:
     """Re-run ``sample`` records, each for as many of its first rounds as its share of ``seconds`` allows.
 
@@ -40,7 +40,7 @@ def audit(
         raise FedlibError(f"No record could be audited: {why}")
     pieces = [shortened(record, seconds * jobs / len(records)) for record in records]
     with tempfile.TemporaryDirectory() as folder:
-        again = engine.run(pieces, jobs, Store(folder), progress, finish=True)
+        again = engine.run(pieces, jobs, Store(folder), progress, finish=True, gpus=gpus)
     return [compare(old, new) for old, new in zip(records, again, strict=True)] + skipped
 
 
