@@ -1,5 +1,6 @@
 """Sphinx settings of the site; `fedlib site` gathers the pages and calls Sphinx with them."""
 
+import re
 from html import escape
 
 from docutils import nodes
@@ -51,6 +52,14 @@ def described(app, page, template, context, doctree):
     context["metatags"] = context.get("metatags", "") + "\n".join(tags)
 
 
+def lined(app, page, template, context, doctree):
+    """Parameters with a line each are a list of definitions without terms, which screen readers stumble over."""
+    of = {"<dl>": '<span class="params">', "</dl>": "</span>", "<dd>": "<span>", "</dd>": "</span>"}
+    plain = lambda sig: re.sub("|".join(of), lambda tag: of[tag[0]], sig[0])  # noqa: E731
+    context["body"] = re.sub(r'<dt class="sig .*?</dt>', plain, context.get("body", ""), flags=re.DOTALL)
+
+
 def setup(app):
     app.connect("doctree-read", quiet)
     app.connect("html-page-context", described)
+    app.connect("html-page-context", lined)

@@ -24,6 +24,7 @@ PAGES = [
     "papers/synthesis/README",
     "methods/index",
     "methods/lws",
+    "docs/api",
     PAPER,
     "README",
 ]

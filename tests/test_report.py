@@ -53,6 +53,8 @@ def test_a_guide_marks_every_claim_under_what_it_stands_on():
     assert row.endswith("| C1 ✗ |  | C2 ✓†, C3 ? | C4 – | C5 ✓ |")
     lws = report.guide((nb for nb in find() if nb.paper == "fedlws"), []).splitlines()
     assert "[Table 1]" in lws[2] and "[Figure 11]" in lws[-4] and "[Appendix D]" in lws[-3], "tables, figures, others"
+    whole = report.guide(find(["fedlap/readings"]), []).splitlines()[2]
+    assert whole.startswith("| [Readings of the term](../../notebooks/fedlap/readings.ipynb) |"), "a page of no exhibit"
 
 
 def test_the_table_replaces_the_one_before_it_and_nothing_else():

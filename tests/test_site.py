@@ -55,6 +55,12 @@ def test_every_point_of_the_picture_leads_to_its_claim(claims):
     assert drawn and picture.count("<a ") == len(drawn) and all(parts.place(c) in picture for c in drawn)
 
 
+def test_a_guide_that_nobody_wrote_keeps_the_links_of_its_pages():
+    nb = find(["synthesis/gamma_direction"])[0]
+    assert "(transfer.ipynb)" in nb.node.cells[0].source
+    assert "(../../notebooks/synthesis/transfer.ipynb)" in landing.guide("Synthesis", [nb])
+
+
 def test_every_equation_belongs_to_a_method():
     given = yaml.safe_load((ROOT / "docs" / "equations.yaml").read_text(encoding="utf-8"))
     assert set(given) <= set(ALGORITHMS.entries)

@@ -20,7 +20,7 @@ from fedlib.core.errors import FedlibError, meant, quoted
 from fedlib.core.paths import IN_CLONE, ROOT, require_clone
 from fedlib.core.registry import literal, require_one_of
 from fedlib.core.spec import Measure, RunSpec
-from fedlib.workbook import MIME
+from fedlib.workbook import MIME, settings
 from fedlib.workbook.first_cell import headed, headline, linked, shown, write
 from fedlib.workbook.kernels import use_forked_kernels
 from fedlib.workbook.settings import SCALES
@@ -57,6 +57,13 @@ class Notebook:
         """The first heading."""
         lines = (line for cell in self.node.cells for line in cell.source.splitlines() if cell.cell_type == "markdown")
         return next((line.lstrip("# ").strip() for line in lines if line.startswith("#")), self.path.stem)
+
+    @property
+    def heading(self) -> str:
+        """The title without the paper's name, for lists in which the paper is given."""
+        paper = settings.names()["papers"].get(self.paper, self.paper)
+        text = re.sub(rf"^{re.escape(paper)}[,:] ", "", self.title)
+        return text[:1].upper() + text[1:]
 
     @cached_property
     def defaults(self) -> dict:

@@ -1,6 +1,6 @@
 """The scoreboard: every claim of every executed notebook, by paper, grade of evidence and verdict."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fedlib.core.errors import FedlibError
@@ -13,6 +13,13 @@ from fedlib.workbook.tables import effect_text, remarks, reported_text, verdict_
 
 BEGIN, END = "<!-- scoreboard: written by `fedlib report --update` -->", "<!-- end of the scoreboard -->"
 STANDS = {OWN: "the paper's own setting", PART: "its first rounds", (REDUCED, STAND_IN): "reduced or stand-in"}
+READ = (
+    "Positive effects are on the claimed side, with 95% intervals over seeds. *Reproduced* and *not reproduced* are "
+    "said of a paper's own setting, run to its end; of its first rounds a claim *holds* or *does not hold so far*, "
+    "with less it *agrees* or *disagrees*, and where the interval decides nothing it is *open*; the remarks then say "
+    "how large an effect would have shown ([how verdicts are made](../docs/verdicts.md)). Each claim's notebook has "
+    "the runs behind it and how our setting differs from the paper's."
+)
 FEWER = (
     "Within a paper and a grade of evidence, decisions that do not survive Benjamini–Hochberg at 5% carry a dagger (†) "
     "and are counted as open."
@@ -71,7 +78,7 @@ def summary(claims: list[dict]) -> str:
 def every(claims: list[dict]) -> str:
     """Every claim with its numbers, under a heading for each paper, for the page papers/claims.md."""
     heads = ("notebook", "claim", "the paper", "verdict", "effect, 95% interval", "reported", "remarks")
-    lines = [f"{sentence(claims)}.", "", FEWER]
+    lines = [READ, "", f"{sentence(claims)}.", "", FEWER]
     for paper in dict.fromkeys(c["paper"] for c in claims):
         for whose, title in (("paper", ""), ("ours", ": our own questions")):
             mine = [c for c in claims if (c["paper"], c["whose"]) == (paper, whose)]
@@ -95,22 +102,23 @@ def tables_first(notebooks: Iterable[Notebook]) -> list[Notebook]:
     return sorted(notebooks, key=lambda nb: (order(nb.path.stem), nb.path.stem))
 
 
-def guide(notebooks: Iterable[Notebook], claims: list[dict]) -> str:
+def marked(claim: dict) -> str:
+    """Such as ``C1 ✗``."""
+    return claim["id"].rpartition(".")[2] + f" {MARKS[claim['verdict']]}" + "†" * claim["dagger"]
+
+
+def guide(notebooks: Iterable[Notebook], claims: list[dict], mark: Callable[[dict], str] = marked) -> str:
     """A paper's notebooks, tables before figures, and the verdicts on its claims by what they stand on."""
     lines = ["| Exhibit | " + " | ".join(STANDS.values()) + " | no evidence | our own questions |", "|---" * 6 + "|"]
     for nb in tables_first(notebooks):
-        exhibit, _, title = nb.title.partition(", ")[2].partition(": ")
+        exhibit, colon, title = nb.heading.partition(": ")
         mine = [c for c in claims if c["notebook"] == nb.name]
         theirs = [c for c in mine if c["whose"] == "paper"]
         groups = [[c for c in theirs if c["verdict"] != NONE and c["grade"] in kinds] for kinds in _kinds()]
         groups += [[c for c in theirs if c["verdict"] == NONE], [c for c in mine if c["whose"] == "ours"]]
-        marked = [", ".join(_marked(c) for c in group) for group in groups]
-        lines.append(f"| [{exhibit}](../../notebooks/{nb.name}.ipynb): {title} | " + " | ".join(marked) + " |")
+        cells = [", ".join(map(mark, group)) for group in groups]
+        lines.append(f"| [{exhibit}](../../notebooks/{nb.name}.ipynb){colon}{title} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", f"✓ for the claim, ✗ against it, ? open, – no evidence. {FEWER}"])
-
-
-def _marked(claim: dict) -> str:
-    return claim["id"].rpartition(".")[2] + f" {MARKS[claim['verdict']]}" + "†" * claim["dagger"]
 
 
 def pages() -> dict[Path, str]:

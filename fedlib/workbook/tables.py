@@ -107,7 +107,7 @@ def show_claims(claims: list[Claim], scale: str, headline: str) -> None:
     for claim in claims:
         paper, exhibit, _ = claim.id.split(".")
         data.append({"paper": paper, "exhibit": exhibit, "scale": scale} | asdict(claim))
-    shown = {"text/html": claims_html(claims), "text/plain": claims_plain(claims)}
+    shown = {"text/html": claims_html(claims), "text/plain": claims_plain(claims)} if claims else {"text/plain": ""}
     display({MIME: data, HEADLINE: headline, **shown}, raw=True)
 
 

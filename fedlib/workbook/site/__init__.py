@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from copy import deepcopy
+from html import escape
 from pathlib import Path
 
 import nbformat
@@ -18,7 +19,7 @@ from fedlib.runs.store import Store
 from fedlib.workbook import report
 from fedlib.workbook.notebooks import Notebook
 from fedlib.workbook.settings import names
-from fedlib.workbook.site import explorer, landing, methods, pages, pictures
+from fedlib.workbook.site import explorer, landing, methods, pages, parts, pictures
 
 SOURCES = ("fedlib", "papers", "notebooks", "benchmarks", "docs")  # what pages link to, beside other pages
 KEPT = (".py", ".yaml", ".png", ".svg", ".md", ".json")
@@ -72,8 +73,11 @@ def gather(plans: dict[Notebook, dict], claims: list[dict], source: Path, found:
         mine = report.tables_first(nb for nb in notebooks if nb.paper == paper)
         guide = source / "papers" / paper / "README.md"
         text = guide.read_text(encoding="utf-8") if guide.exists() else landing.guide(names()["papers"][paper], mine)
+        theirs = [c for c in claims if c["paper"] == paper]
+        if report.BEGIN in text:  # on the site every claim of the table is a link
+            text = report.replaced(text, report.guide(mine, theirs, linked))
         title, _, rest = text.partition("\n")
-        board = landing.dashboard(paper, mine, [c for c in claims if c["paper"] == paper])
+        board = landing.dashboard(paper, mine, theirs)
         write(guide, f"{title}\n\n{board}\n{rest}{toctree(map(entry, mine))}")
     write(source / "papers" / "claims.md", explorer.explorer(claims))
     used, cost = methods.uses(plans), methods.costs(found.values())
@@ -117,8 +121,13 @@ def copy(path: Path, to: Path) -> None:
 
 def entry(nb: Notebook) -> str:
     """A line of the contents; what stands above it says which paper."""
-    title = nb.title.removeprefix(f"{names()['papers'][nb.paper]}, ")
-    return f"{title} </notebooks/{nb.name}>"
+    return f"{nb.heading} </notebooks/{nb.name}>"
+
+
+def linked(claim: dict) -> str:
+    """A claim's mark, as a link to its place on its page."""
+    sentence = escape(claim["sentence"]).replace("|", "&#124;")  # it stands in a table of Markdown
+    return f'<a href="{parts.place(claim, "../../")}" title="{sentence}">{report.marked(claim)}</a>'
 
 
 def toctree(entries: Iterable[str]) -> str:

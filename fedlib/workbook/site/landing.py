@@ -1,5 +1,6 @@
 """The landing page and the dashboard of each paper."""
 
+import re
 from html import escape
 
 from fedlib.workbook import headlines, report
@@ -89,7 +90,7 @@ def dashboard(paper: str, notebooks: list[Notebook], claims: list[dict]) -> str:
     up = "../../"
     lines = [f'<p class="crumbs"><a href="{up}index.html">fedlib</a> › {name(paper)}</p>', ""]
     if fact := facts().get(paper):
-        lines += [f'<p class="links">{escape(fact["authors"])}: {links(paper)}, {fact["venue"]} {fact["year"]}</p>', ""]
+        lines += [f'<p class="links">{escape(fact["authors"])}, {fact["venue"]} {fact["year"]}: {links(paper)}</p>', ""]
     tiles = [tile(nb, [c for c in claims if c["notebook"] == nb.name], up) for nb in report.tables_first(notebooks)]
     key = "".join(f'<span><i class="square {s}"></i> {w}</span>' for s, w in KEY.items())
     lines += [
@@ -110,8 +111,11 @@ def guide(title: str, notebooks: list[Notebook]) -> str:
     lines = [f"# {title}", "", "## What the pages say", ""]
     for nb in notebooks:
         said = nb.node.cells[0].source.partition("**What it says.**")[2].strip()
+        said = re.sub(
+            r"\]\((?=[\w.])(?!\w+:)", f"](../../notebooks/{nb.paper}/", said
+        )  # links between pages hold here too
         lines += [
-            f"[{nb.title.removeprefix(f'{title}, ')}](/notebooks/{nb.name}.ipynb)",
+            f"[{nb.heading}](/notebooks/{nb.name}.ipynb)",
             f": {said}".replace("\n", "\n  "),
             "",
         ]
@@ -121,7 +125,7 @@ def guide(title: str, notebooks: list[Notebook]) -> str:
 def tile(nb: Notebook, claims: list[dict], up: str) -> str:
     """An exhibit: its first figure, its title, a square for each claim."""
     address = f"{up}notebooks/{nb.name}.html"
-    title = escape(nb.title.removeprefix(f"{name(nb.paper)}, "))
+    title = escape(nb.heading)
     shown = (
         f'<img src="{up}_static/thumbs/{thumb(nb)}" alt="" loading="lazy">'
         if first(nb)

@@ -58,7 +58,7 @@ def top(nb: Notebook, claims: list[dict]) -> str:
     crumbs = (
         f'<a href="../../index.html">fedlib</a> › <a href="../../papers/{nb.paper}/README.html">{name(nb.paper)}</a>'
     )
-    short = nb.title.removeprefix(f"{name(nb.paper)}, ").partition(":")[0]
+    short = nb.heading.partition(":")[0]
     strip = "".join(text for id, text in found.items() if id not in folded)
     strip = f'<div class="verdicts">{strip}</div>' if strip else ""
     if folded:
