@@ -288,7 +288,7 @@ def reported_vs_ours(frame: pd.DataFrame, xlabel: str, log: bool = False, zero: 
             axis.scatter(part["reported"], y, **look, zorder=3, label="reported")
         if zero is not None:
             axis.axvline(zero, color=".25", linewidth=1.2, zorder=1)
-        axis.set(title=textwrap.fill(group, 30), xlabel=xlabel, ylim=(len(rows) - 0.5, -0.5))
+        axis.set(title=textwrap.fill(group, 26), xlabel=xlabel, ylim=(len(rows) - 0.5, -0.5))
         axis.set_xscale("log" if log else "linear")
         if log:  # 1.2 and 1000, not powers of ten
             axis.xaxis.set_major_formatter(LogFormatter())
