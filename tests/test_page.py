@@ -74,6 +74,14 @@ def test_the_level_is_ours_less_the_papers(page):
     assert level.values["ag_news", 0.1, 1] == pytest.approx(ours - page.reported["ag_news", 0.1, "fedavg"])
 
 
+def test_a_shown_frame_calls_panels_and_methods_what_the_page_calls_them(page):
+    means = page.scores.loc[["ag_news"], ["last 10"]].groupby(["data", "method"], sort=False).mean()
+    named = page.named(means)
+    assert list(named.columns) == ["data", "method", "last 10"]
+    assert set(named["data"]) == {"AG News"} and "FedAvg" in set(named["method"])
+    assert page.named(named[["last 10"]]).columns.tolist() == ["last 10"], "a plain index is not made a column"
+
+
 def test_one_table_has_ours_beside_the_papers_and_marks_the_best(page):
     table, rest = shown(page.table)[-2:]
     html = table.data["text/html"]

@@ -113,6 +113,16 @@ def test_printed_means_and_gains_that_do_not_follow_from_the_cells():
     }
 
 
+def test_the_race_to_a_common_level_is_run_seed_by_seed_to_the_lowest_of_a_cell():
+    steps = {("a", "slow", 1): 10, ("a", "fast", 1): 20, ("a", "fast", 2): 5}
+    rounds = [1, 2, 3, 4, 5]
+    records = {k: SimpleNamespace(accuracy=[n * r for r in rounds], series={"round": rounds}) for k, n in steps.items()}
+    index = pd.MultiIndex.from_tuples(records, names=["data", "method", "seed"])
+    ends = pd.Series([r.accuracy[-1] for r in records.values()], index, dtype=float)
+    assert frames.rounds_to_common(records, ends) == [5, 3, 5], "to 50 percent with seed 1, to 25 with seed 2"
+    assert frames.rounds_to_common(records, ends, share=0.4) == [2, 1, 2]
+
+
 def test_evenness_of_a_split_counts_classes_and_sizes():
     split = SimpleNamespace(result={"counts": [[5, 5], [30, 0], [0, 0]]})  # the third client is empty
     row = frames.evenness({("a", 1): split}, ("data", "seed")).loc["a", 1]

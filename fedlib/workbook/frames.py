@@ -224,5 +224,10 @@ def race(records: dict, names, level: float) -> pd.DataFrame:
     metrics |= {"first 20": lambda c: first(c, 20), "all rounds": pd.Series.mean, "last 10": lambda c: last(c, 10)}
     found = scores(records, names, **metrics).dropna(axis=1, how="all")
     found[f"rounds to {level:g}%"] = [rounds_to(curve(records[key]), level) for key in found.index]
-    common = found.groupby([n for n in names if n != "method"])["last 10"].transform("min")
-    return found.assign(**{"rounds to common level": [rounds_to(curve(records[k]), v) for k, v in common.items()]})
+    return found.assign(**{"rounds to common level": rounds_to_common(records, found["last 10"])})
+
+
+def rounds_to_common(records: dict, ends: pd.Series, share: float = 1) -> list[float]:
+    """Every run's rounds to ``share`` of the lowest of ``ends`` among the methods of its cell, seed by seed."""
+    lowest = ends.groupby([n for n in ends.index.names if n != "method"]).transform("min")
+    return [rounds_to(curve(records[key]), share * level) for key, level in lowest.items()]

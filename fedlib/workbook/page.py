@@ -138,6 +138,12 @@ class Page:
         said = {"data": self.title, "panel": self.title, "alpha": at, "method": self.label, "environment": str}
         return ", ".join(said[n](v) if n in said else f"{n} {v}" for n, v in cell.items() if n != "seed")
 
+    def named(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """A frame as a reader sees it: its index as columns, panels and methods called what the page calls them."""
+        frame = frame.reset_index(drop=list(frame.index.names) == [None])
+        said = {"data": self.title, "panel": self.title, "method": self.label}
+        return frame.assign(**{n: frame[n].map(call) for n, call in said.items() if n in frame})
+
     # Frames.
 
     @cached_property
