@@ -33,7 +33,7 @@ def page(nb: Notebook, claims: list[dict], plan: dict, records: dict[str, Record
         cell.metadata.tags = [*cell.metadata.get("tags", ()), "hide-input"]
         cell.metadata.mystnb = {"image": {"alt": f"{nb.title}. {heading or 'Figure'}"}}
         for output in cell.outputs:
-            if MIME in output.get("data", {}):
+            if output.get("data", {}).get(MIME):  # a page may have no claims
                 output.data["text/html"] = FIRST.sub(lambda m: _anchored(m, seen), output.data["text/html"])
     return node
 
