@@ -94,7 +94,7 @@ def main() -> None:
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
-def cli():
+def cli() -> None:
     """A reproducibility workbook for federated-learning papers.
 
     \b

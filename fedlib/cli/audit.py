@@ -28,7 +28,7 @@ from fedlib.runs.store import Store
 @device_option
 @gpus_option
 @json_option
-def audit(sample, seconds, store, jobs, gpus, as_json):
+def audit(sample: int, seconds: float, store: str | None, jobs: int, gpus: float | None, as_json: bool) -> int | None:
     """Re-run some of the committed records and fail if a number moved.
 
     Every record is checked against its checksum. Then the cheapest of every kind are run again, long ones for as

@@ -45,7 +45,19 @@ def seed_list(text: str) -> list[int]:
 @device_option
 @gpus_option
 @json_option
-def compare(algorithm, seeds, base, last, csv, plot, quiet, jobs, gpus, as_json, **options):
+def compare(
+    algorithm: tuple[str, ...],
+    seeds: str,
+    base: str,
+    last: int,
+    csv: str | None,
+    plot: str | None,
+    quiet: bool,
+    jobs: int,
+    gpus: float | None,
+    as_json: bool,
+    **options,
+) -> None:
     """Run several methods on one setting with the same seeds; what is above the base comes with a 95% t-interval.
 
     Pairs of runs with the same seed are compared, by their mean accuracy over the last rounds. Finished runs are kept,

@@ -9,7 +9,7 @@ from fedlib.data import DATASETS, data_dir, get, inventory
 @click.group(cls=Group, invoke_without_command=True)
 @json_option
 @click.pass_context
-def data(context, as_json):
+def data(context: click.Context, as_json: bool) -> None:
     """The data sets: which are present, where they came from, their checksums.
 
     \b
@@ -35,7 +35,7 @@ def data(context, as_json):
 
 @data.command("get")
 @click.argument("names", nargs=-1, required=True)
-def data_get(names):
+def data_get(names: tuple[str, ...]) -> None:
     """Find or fetch data sets, verify their checksums and keep them.
 
     \b

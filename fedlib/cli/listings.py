@@ -46,7 +46,7 @@ def parameters(cls: type) -> list[dict]:
     ]
 
 
-def complete_name(ctx, param, incomplete: str) -> list[str]:
+def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """For the shell: everything that is registered."""
     return [name for kind in KINDS for name in registry_of(kind).names() if name.startswith(incomplete)]
 
@@ -54,7 +54,7 @@ def complete_name(ctx, param, incomplete: str) -> list[str]:
 @click.command(cls=Command)
 @click.argument("name", shell_complete=complete_name)
 @json_option
-def params(name, as_json):
+def params(name: str, as_json: bool) -> None:
     """One method, model, data set … by its name: what it is, its parameters, their defaults.
 
     \b
@@ -85,7 +85,7 @@ def listing(name: str, kind: str, about: str, example: str) -> click.Command:
 
     @click.command(name, cls=Command, help=f"{about}\n\n\b\nfedlib {name}\n{example}")
     @json_option
-    def command(as_json):
+    def command(as_json: bool) -> None:
         rows = describe(registry_of(kind))
         if as_json:
             return print_json(rows)

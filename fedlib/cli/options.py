@@ -7,7 +7,8 @@ import math
 import os
 import re
 from collections import Counter
-from typing import get_args
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -16,6 +17,9 @@ from fedlib.core.errors import FedlibError, meant, quoted
 from fedlib.core.paths import ROOT
 from fedlib.core.registry import literal, registry_of
 from fedlib.core.spec import RunSpec
+
+if TYPE_CHECKING:  # it would import torch
+    from fedlib.runs.store import Store
 
 
 class Command(click.Command):
@@ -33,7 +37,9 @@ class Command(click.Command):
 class Group(click.Group):
     command_class = Command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
@@ -41,13 +47,13 @@ class Group(click.Group):
             ctx.fail(f"No such command {quoted(args[0])}{near}.")
 
 
-def complete_algorithm(ctx, param, incomplete: str) -> list[str]:
+def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """For the shell: names of algorithms; after a '+' those that may follow."""
     before, plus, last = incomplete.rpartition("+")
     return [before + plus + name for name in registry_of("algorithm").names() if name.startswith(last)]
 
 
-def complete_notebook(ctx, param, incomplete: str) -> list[str]:
+def complete_notebook(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """For the shell: names of papers and notebooks."""
     found = [f"{path.parent.name}/{path.stem}" for path in sorted((ROOT / "notebooks").glob("*/*.ipynb"))]
     return [n for n in [*dict.fromkeys(f.partition("/")[0] for f in found), *found] if n.startswith(incomplete)]
@@ -56,20 +62,20 @@ def complete_notebook(ctx, param, incomplete: str) -> list[str]:
 class Number(click.FloatRange):
     """A finite number: comparisons with nan are all false, so a range alone lets it pass."""
 
-    def convert(self, value, param, ctx):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = super().convert(value, param, ctx)
         return number if math.isfinite(number) else self.fail(f"{number} is not finite.", param, ctx)
 
 
-def jobs_option(command):
+def jobs_option(command: Callable) -> Callable:
     return click.option(
         "--jobs", "-j", type=click.IntRange(1, 10**9), default=environment.jobs,
         show_default="FEDLIB_JOBS, else the cores", help="Processes.",
     )(command)  # fmt: skip
 
 
-def device_option(command):
-    def choose(ctx, param, value):
+def device_option(command: Callable) -> Callable:
+    def choose(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
         if value:
             os.environ["FEDLIB_DEVICE"] = value  # which workers and kernels inherit
         return value
@@ -80,14 +86,14 @@ def device_option(command):
     )(command)  # fmt: skip
 
 
-def gpus_option(command):
+def gpus_option(command: Callable) -> Callable:
     return click.option(
         "--gpus", type=Number(min=0), show_default="0.25 where there are any",
         help="What a run gets of a GPU: with 0.5, two share one.",
     )(command)  # fmt: skip
 
 
-def time_options(command):
+def time_options(command: Callable) -> Callable:
     """How far runs are trained."""
     command = click.option("--finish", is_flag=True, help="Train half-done runs to their end.")(command)
     return click.option(
@@ -96,7 +102,7 @@ def time_options(command):
     )(command)  # fmt: skip
 
 
-def notebook_options(command):
+def notebook_options(command: Callable) -> Callable:
     """What selects notebooks and changes their parameters."""
     command = click.option(
         "-p", "parameters", nargs=2, multiple=True, metavar="NAME VALUE", help="Set a notebook parameter."
@@ -108,18 +114,18 @@ def notebook_options(command):
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def once(pairs) -> dict[str, str]:
+def once(pairs: Collection[tuple[str, str]]) -> dict[str, str]:
     """Names and values as a dict; a name that comes twice is an error."""
     if twice := [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]:
         raise FedlibError(f"{twice[0]} is given more than once; give it one value.")
     return dict(pairs)
 
 
-def spec_options(only=None, several: str | None = None):
+def spec_options(only: Collection[str] | None = None, several: str | None = None) -> Callable[[Callable], Callable]:
     """One option per field of RunSpec, or per field named in ``only``; the help is the comment beside the field."""
     comments = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(RunSpec), re.MULTILINE))
 
-    def add(command):
+    def add(command: Callable) -> Callable:
         for field in reversed([f for f in dataclasses.fields(RunSpec) if only is None or f.name in only]):
             default = "required" if field.default is dataclasses.MISSING else f"default: {field.default}"
             again = " May be repeated." if field.name == several else ""
@@ -136,13 +142,13 @@ def spec_options(only=None, several: str | None = None):
     return add
 
 
-def kind_of(kind) -> str:
+def kind_of(kind: Any) -> str:
     """How a field's type is shown, such as INT or unit|half."""
     parts = [k for k in get_args(kind) or (kind,) if k is not type(None)]
     return "|".join(k.__name__.upper() if isinstance(k, type) else str(k) for k in parts).replace("STR", "TEXT")
 
 
-def value_of(field: dataclasses.Field, text: str):
+def value_of(field: dataclasses.Field, text: str) -> Any:
     """What a text on the command line means for a field; RunSpec checks the type."""
     if text.lower() == "none":
         return None
@@ -167,7 +173,7 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'s' * (number != 1)}"
 
 
-def print_json(thing) -> None:
+def print_json(thing: Any) -> None:
     click.echo(json.dumps(thing, indent=2, ensure_ascii=False))
 
 
@@ -181,7 +187,7 @@ def print_table(rows: list[tuple]) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
-def refuse_damaged(store, ids) -> None:
+def refuse_damaged(store: "Store", ids: Iterable[str]) -> None:
     """A record that is cut short or edited is reported, not silently trained again: it may be the only copy."""
     for id in ids:
         store.get(id)

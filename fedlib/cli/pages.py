@@ -18,7 +18,7 @@ from fedlib.workbook.tables import effect_text, verdict_text
 @click.command("list", cls=Command)
 @click.argument("names", nargs=-1, shell_complete=complete_notebook)
 @json_option
-def list_(names, as_json):
+def list_(names: tuple[str, ...], as_json: bool) -> None:
     """The notebooks, the papers' claims and what our runs say of them.
 
     \b
@@ -48,7 +48,7 @@ def list_(names, as_json):
     help="Write it into README.md, papers/claims.md and the guides; renew the line that heads every page.",
 )
 @json_option
-def report(update, as_json):
+def report(update: bool, as_json: bool) -> None:
     """The scoreboard: every claim of every notebook with verdict, what it stands on, effect and interval, as Markdown.
 
     \b
@@ -78,7 +78,7 @@ def report(update, as_json):
     help="Executed notebooks; by default those that are committed.",
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=None, help="By default build/site.")
-def site(notebooks, out):
+def site(notebooks: Path | None, out: Path | None) -> None:
     """A static site of all notebooks, reading guides and algorithms, readable without a network.
 
     \b
@@ -94,7 +94,7 @@ def site(notebooks, out):
 @click.command(cls=Command)
 @click.argument("paper")
 @click.argument("exhibit")
-def new(paper, exhibit):
+def new(paper: str, exhibit: str) -> None:
     """The files of a new page, which list, plan, run and report as they are; docs/adding_a_paper.md says what to edit.
 
     \b

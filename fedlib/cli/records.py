@@ -2,10 +2,11 @@
 
 import dataclasses
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import click
 import pandas as pd
+from matplotlib.figure import Figure
 
 from fedlib.cli.options import Command, counted, json_option, print_json, print_table
 from fedlib.core.errors import FedlibError
@@ -24,7 +25,7 @@ FILTERS = ("dataset", "partition", "model", "algorithm", "seed", "rounds", "stat
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def with_filters(command):
+def with_filters(command: Callable) -> Callable:
     for name in reversed(FILTERS):
         command = click.option(f"--{name}", metavar="GLOB", help="Such as '*lws*'." if name == "algorithm" else None)(
             command
@@ -40,7 +41,7 @@ def with_filters(command):
 @click.option("--csv", is_flag=True, help="Print all of them as CSV.")
 @click.option("--summary", is_flag=True, help="What they cost: core-hours by paper and by kind of machine.")
 @json_option
-def runs(own, sort, most, csv, summary, as_json, **globs):
+def runs(own: bool, sort: str, most: int, csv: bool, summary: bool, as_json: bool, **globs) -> None:
     """The runs on record, yours and the workbook's; accuracy in percent after the last round.
 
     A filter is a name, such as dirichlet, or a glob over the whole written form.
@@ -112,7 +113,7 @@ def print_cost(spent: dict, as_json: bool) -> None:
 @click.argument("id")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the curve into this .png or .svg.")
 @json_option
-def show(id, plot, as_json):
+def show(id: str, plot: str | None, as_json: bool) -> None:
     """One record: what was run, its curve, the machine, and the pages that stand on it. The id may be cut short.
 
     \b
@@ -147,7 +148,7 @@ def used_on(id: str) -> list[str]:
 @click.command(cls=Command)
 @click.option("--all", "everything", is_flag=True, help="All records and checkpoints of your own store.")
 @click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
-def clean(everything, yes):
+def clean(everything: bool, yes: bool) -> None:
     """List or remove what nothing needs in your own store; committed records are never touched.
 
     That is: records that cannot be read, records that papers/runs has too, checkpoints of finished runs, and what
@@ -171,7 +172,7 @@ def clean(everything, yes):
     click.echo(f"{removed} of {files} removed." if removed < len(found) else f"{files} removed.")
 
 
-def sparkline(values, width: int = 60) -> str:
+def sparkline(values: Sequence[float], width: int = 60) -> str:
     """A curve in a line of text."""
     step = max(1, -(-len(values) // width))
     means = [sum(values[k : k + step]) / len(values[k : k + step]) for k in range(0, len(values), step)]
@@ -179,7 +180,7 @@ def sparkline(values, width: int = 60) -> str:
     return "".join(BARS[int((mean - low) / span * (len(BARS) - 1))] for mean in means)
 
 
-def figure(found: Record):
+def figure(found: Record) -> Figure:
     if not isinstance(found.spec, RunSpec) or not len(found.accuracy):
         raise FedlibError(f"{found.id} has no curve to draw.")
     spec = found.spec
@@ -191,7 +192,7 @@ def figure(found: Record):
 @click.argument("first")
 @click.argument("second")
 @json_option
-def diff(first, second, as_json):
+def diff(first: str, second: str, as_json: bool) -> None:
     """Two runs beside each other: the fields, the machines and the numbers in which they differ.
 
     \b

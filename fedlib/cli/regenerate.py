@@ -1,6 +1,7 @@
 """Commands that plan and execute notebooks."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -21,12 +22,13 @@ from fedlib.cli.options import (
 )  # fmt: skip
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
+from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs import engine as runs
 from fedlib.runs import execute
 from fedlib.runs.estimate import estimate
 from fedlib.runs.execute import rounds_done
 from fedlib.runs.ray import Ray
-from fedlib.runs.store import committed, default_store
+from fedlib.runs.store import Store, committed, default_store
 from fedlib.workbook import notebooks as pages
 from fedlib.workbook import report as board
 
@@ -36,7 +38,14 @@ from fedlib.workbook import report as board
 @jobs_option
 @click.option("--runs", "each", is_flag=True, help="List every run that is left, in the order of the plan.")
 @json_option
-def plan(names, scale, parameters, jobs, each, as_json):
+def plan(
+    names: tuple[str, ...],
+    scale: str | None,
+    parameters: tuple[tuple[str, str], ...],
+    jobs: int,
+    each: bool,
+    as_json: bool,
+) -> None:
     """What notebooks need and the store lacks: missing and half-done runs, with an estimate of the time left.
 
     \b
@@ -80,7 +89,7 @@ def plan(names, scale, parameters, jobs, each, as_json):
     click.echo(f"{what}; about {time} with {counted(jobs, 'job')}, or by a rule of thumb {on_gpu} on one GPU.")
 
 
-def line_of(spec, done: int, seconds: float, on_gpu: float) -> tuple:
+def line_of(spec: RunSpec | Measure, done: int, seconds: float, on_gpu: float) -> tuple:
     """A run or measurement that is left, as a row: what it is, how far it is, how long the rest may take."""
     what = [getattr(spec, name, "") for name in ("dataset", "partition", "model", "algorithm", "seed")]
     what[3] = what[3] or getattr(spec, "text", "")
@@ -104,7 +113,20 @@ def line_of(spec, done: int, seconds: float, on_gpu: float) -> tuple:
 @click.option("--commit", is_flag=True, help="Put the records into papers/runs, which the committed pages stand on.")
 @click.option("--update", is_flag=True, help="Write the outputs back to notebooks/, without papermill's traces.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.  [default: build/notebooks]")
-def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, commit, update, out):
+def run(
+    names: tuple[str, ...],
+    scale: str | None,
+    parameters: tuple[tuple[str, str], ...],
+    jobs: int,
+    engine: str,
+    address: str,
+    gpus: float | None,
+    hours: float | None,
+    finish: bool,
+    commit: bool,
+    update: bool,
+    out: Path | None,
+) -> None:
     """Execute notebooks headlessly: all, or those that names, globs, papers or paths select.
 
     Runs that the store lacks are trained first, for all notebooks together; the notebooks then only render.
@@ -140,7 +162,7 @@ def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, co
         os.environ["FEDLIB_HOURS"] = "0"  # the notebooks train nothing more
     paths = {}
 
-    def done(nb, path):
+    def done(nb: pages.Notebook, path: Path):
         paths[nb] = path
         verdicts = [claim["verdict"] for claim in pages.Notebook(path).claims]
         counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)) or "no claims"
@@ -170,7 +192,7 @@ def run(names, scale, parameters, jobs, engine, address, gpus, hours, finish, co
             click.echo(f"{board.sentence(claims)}.")
 
 
-def refuse_uncommitted(specs, store) -> None:
+def refuse_uncommitted(specs: Iterable[RunSpec | Measure], store: Store) -> None:
     """A committed page must not stand on records that only its maker has."""
 
     evidence = committed()
@@ -183,7 +205,7 @@ def refuse_uncommitted(specs, store) -> None:
         )
 
 
-def selection(names, scale, parameters) -> list[tuple]:
+def selection(names: tuple[str, ...], scale: str | None, parameters: tuple[tuple[str, str], ...]) -> list[tuple]:
     """The notebooks with their changed parameters; anything unknown fails here, before anything runs."""
 
     values = once([*parameters, *([("scale", scale)] if scale else [])])

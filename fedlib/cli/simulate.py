@@ -26,6 +26,7 @@ from fedlib.federation.federation import Federation
 from fedlib.runs import engine
 from fedlib.runs.callbacks import CSVLog
 from fedlib.runs.execute import run_one
+from fedlib.runs.record import Record
 from fedlib.runs.store import Store, default_store
 
 
@@ -41,7 +42,20 @@ from fedlib.runs.store import Store, default_store
 @device_option
 @gpus_option
 @json_option
-def simulate(pairs, fresh, save, log, quiet, hours, finish, jobs, gpus, as_json, seed, **options):
+def simulate(
+    pairs: tuple[tuple[str, str], ...],
+    fresh: bool,
+    save: str | None,
+    log: str | None,
+    quiet: bool,
+    hours: float | None,
+    finish: bool,
+    jobs: int,
+    gpus: float | None,
+    as_json: bool,
+    seed: tuple[str, ...],
+    **options,
+) -> int | None:
     """Run one federation and print its accuracy; the same run asked for again is read from the store.
 
     \b
@@ -81,7 +95,7 @@ def simulate(pairs, fresh, save, log, quiet, hours, finish, jobs, gpus, as_json,
         return 1
 
 
-def trained(specs: list[RunSpec], save: str | None, log: str | None, progress: bool):
+def trained(specs: list[RunSpec], save: str | None, log: str | None, progress: bool) -> Record:
     """One run made now, for what a record does not hold; a record that there is must come out again."""
     if len(specs) > 1:
         raise FedlibError(f"--save and --log are for one run; got {len(specs)} seeds.")
@@ -93,7 +107,9 @@ def trained(specs: list[RunSpec], save: str | None, log: str | None, progress: b
         return run_one(spec, store, lambda done: bar.update(done - bar.n), again=True, save=save, callback=rows)
 
 
-def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool, hours, finish: bool, gpus) -> list:
+def simulated(
+    specs: list[RunSpec], fresh: bool, jobs: int, progress: bool, hours: float | None, finish: bool, gpus: float | None
+) -> list:
     """From the store, or trained; a fresh run is made apart and then takes the place of what was there."""
 
     store = default_store()
@@ -107,7 +123,9 @@ def simulated(specs: list[RunSpec], fresh: bool, jobs: int, progress: bool, hour
     return train(specs, jobs, store, progress, hours, finish, gpus)
 
 
-def train(specs: list[RunSpec], jobs: int, store, progress: bool, hours, finish: bool, gpus) -> list:
+def train(
+    specs: list[RunSpec], jobs: int, store: Store, progress: bool, hours: float | None, finish: bool, gpus: float | None
+) -> list:
 
     todo = engine.missing(specs, store, finish or hours is not None) if hours != 0 else []
     if todo and environment.may_train():
@@ -120,7 +138,7 @@ def train(specs: list[RunSpec], jobs: int, store, progress: bool, hours, finish:
     return engine.run(specs, jobs, store, progress, hours=hours, finish=finish, gpus=gpus)
 
 
-def result_line(record) -> str:
+def result_line(record: Record) -> str:
     spec = record.spec
     head = f"{record.id}  {spec.algorithm} on {spec.dataset}, {spec.partition}, seed {spec.seed}"
     if record.status == "diverged":

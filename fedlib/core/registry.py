@@ -227,7 +227,7 @@ def canonical(thing: Any) -> str:
     return thing.name + (f"({', '.join(parts)})" if parts else "")
 
 
-def _text(value) -> str:
+def _text(value: Any) -> str:
     return value if isinstance(value, str) and value.isidentifier() else repr(value)
 
 

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from fedlib.core.errors import FedlibError, meant, quoted
 from fedlib.core.registry import canonical, check, registry_of
@@ -71,7 +71,7 @@ class RunSpec:
             for probe in probes:
                 probe.check(self)
 
-    def _check_personal(self, algorithm):
+    def _check_personal(self, algorithm: Any):
         if self.evaluation == algorithm.evaluation:  # one written form, so one id
             object.__setattr__(self, "evaluation", "auto")
         if self.evaluation == "clients":

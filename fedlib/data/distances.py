@@ -1,6 +1,7 @@
 """How far apart clients' data are, by optimal transport, and how uneven their classes are."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 def transport(a: np.ndarray, b: np.ndarray, extra: np.ndarray | None = None) -> float:
@@ -33,7 +34,7 @@ def alignment(weights, vector) -> np.ndarray:
     return weights @ vector / (np.linalg.norm(weights, axis=1) * np.linalg.norm(vector))
 
 
-def weight_correlations(weights, counts) -> dict[str, float]:
+def weight_correlations(weights: ArrayLike, counts: ArrayLike) -> dict[str, float]:
     """Pearson's correlation of clients' weights, summed over rounds (its rows), with their data (FedLAW Table 11):
     the number of samples, the heterogeneity degree, and the product of both."""
     total, counts = np.atleast_2d(np.asarray(weights, float)).sum(0), np.asarray(counts, float)
@@ -42,7 +43,7 @@ def weight_correlations(weights, counts) -> dict[str, float]:
     return {name: float(np.corrcoef(total, values)[0, 1]) for name, values in against.items()}
 
 
-def heterogeneity_degree(counts) -> np.ndarray:
+def heterogeneity_degree(counts: ArrayLike) -> np.ndarray:
     """The reciprocal variance of each client's class shares (FedLAW Table 11): large where classes are even."""
     counts = np.asarray(counts, float)
     with np.errstate(divide="ignore"):

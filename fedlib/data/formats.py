@@ -152,7 +152,7 @@ def pixels(files: Iterable, side: int) -> np.ndarray:
     """Image files of whatever mode and size as RGB bytes (n, 3, side, side)."""
     from PIL import Image
 
-    def array(file) -> np.ndarray:  # one by one: before it is resized a picture may be large
+    def array(file: Any) -> np.ndarray:  # one by one: before it is resized a picture may be large
         image = Image.open(file).convert("RGB")
         small = image if image.size == (side, side) else image.resize((side, side), Image.Resampling.BILINEAR)
         return np.asarray(small)

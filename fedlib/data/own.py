@@ -85,12 +85,12 @@ def complete(cls: type) -> None:
 
 
 @functools.lru_cache(maxsize=16)
-def _revision(code: int | str, entry) -> str:
+def _revision(code: int | str, entry: Any) -> str:
     return hashlib.sha256(f"{code} {fingerprint(_loaded(entry))}".encode()).hexdigest()[:16]
 
 
 @functools.lru_cache(maxsize=4)
-def _loaded(entry) -> Dataset:
+def _loaded(entry: Any) -> Dataset:
     try:
         dataset = entry.load()
     except FedlibError:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -139,7 +140,7 @@ def check_states(global_state: Mapping, client_states: Sequence[Mapping]) -> Non
         raise FedlibError("The global state_dict holds no parameters: pass the state_dict() of a model that has some.")
 
 
-def misfit(tensor, target) -> str | None:
+def misfit(tensor: Any, target: Tensor) -> str | None:
     """What is wrong with a client's tensor beside the global one, or with the global one beside itself."""
     if not isinstance(tensor, Tensor):
         return f"a {type(tensor).__name__}; a state_dict holds torch tensors"
@@ -153,7 +154,7 @@ def misfit(tensor, target) -> str | None:
     return None
 
 
-def checked_sizes(sizes, clients: int) -> Tensor:
+def checked_sizes(sizes: Any, clients: int) -> Tensor:
     """Sample counts (or shares), one per client."""
     try:
         found = torch.as_tensor(sizes, dtype=torch.float64).cpu()
@@ -167,7 +168,7 @@ def checked_sizes(sizes, clients: int) -> Tensor:
     return found
 
 
-def checked_ids(ids, clients: int) -> list:
+def checked_ids(ids: Any, clients: int) -> list:
     """Names of the clients, by default their positions."""
     ids = range(clients) if ids is None else ids.tolist() if hasattr(ids, "tolist") else ids
     ids = list(ids) if isinstance(ids, Iterable) else [ids]

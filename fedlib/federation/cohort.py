@@ -6,6 +6,7 @@ one client (benchmarks/gpu.py measures it). On a CPU it wins nothing over the cl
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +41,7 @@ def can_vectorise(flat: FlatModel, spec: RunSpec, parts: list, cuda: bool) -> bo
 
 def train_together(
     flat: FlatModel, thetas: Tensor, x: Tensor, y: Tensor, owned: list[Tensor], ids: list[int], epochs: list[int],
-    number: int, spec: RunSpec, optimizer,
+    number: int, spec: RunSpec, optimizer: Any,
 ) -> list[float]:  # fmt: skip
     """Train row k of ``thetas`` in place on the samples ``owned[k]`` of (x, y); returns the mean training losses.
 

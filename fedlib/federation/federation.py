@@ -2,13 +2,14 @@
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedlib.algorithms import Algorithm, Client, Round
+from fedlib.algorithms import Algorithm, Client, Local, Round
 from fedlib.core.device import device
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel, gather, matrix
@@ -55,7 +56,7 @@ class Federation:
 
         transform = TRANSFORMS[spec.transform]
 
-        def resident(x):
+        def resident(x: Tensor):
             return transform(x).to(device(), memory_format=form)
 
         self.x: Any  # a Tensor, or what is Stored
@@ -184,7 +185,7 @@ class Federation:
         accuracy, loss = np.mean(scores, axis=0).tolist()
         return {"accuracy": accuracy, "loss": loss}
 
-    def score(self, kept: dict, k: int = 0, fit=()) -> tuple[float, float]:
+    def score(self, kept: dict, k: int = 0, fit: Sequence[Local] = ()) -> tuple[float, float]:
         flat = self.flat
         for vector, own in zip((flat.theta, flat.buffers), kept["model"], strict=True):
             vector.copy_(own)

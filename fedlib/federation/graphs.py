@@ -5,6 +5,7 @@ reads and writes the same memory whenever it is replayed, which suits flat vecto
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from fedlib.core.spec import RunSpec
 WARM_UP = 3  # steps before the recording, in which libraries choose their kernels and take their memory
 
 
-def can_record(spec: RunSpec, parts: list, optimizer, cuda: bool) -> bool:
+def can_record(spec: RunSpec, parts: list, optimizer: Any, cuda: bool) -> bool:
     """Plain local training whose step is the same from client to client: Adam counts its steps on the host."""
     plain = not parts and not spec.keep_optimizer and spec.precision != "bfloat16"
     return cuda and environment.cuda_graphs() and plain and isinstance(optimizer, SGD)

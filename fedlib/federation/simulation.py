@@ -1,6 +1,8 @@
 """The rounds of a run, on one screen."""
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +18,12 @@ from fedlib.federation.state import RunState
 from fedlib.probes import observe
 
 
-def run_rounds(spec: RunSpec, checkpoint=None, on_round=None, callback=None) -> tuple[RunState, dict[str, Tensor]]:
+def run_rounds(
+    spec: RunSpec,
+    checkpoint: Any = None,
+    on_round: Callable[[int], Any] | None = None,
+    callback: Callable[[int, dict], Any] | None = None,
+) -> tuple[RunState, dict[str, Tensor]]:
     """Train ``spec`` to its end, or to where the checkpoint says that the time is up.
 
     Returns what it has come to and its global model as a state_dict. ``checkpoint`` (see runs.store) makes it
@@ -26,7 +33,9 @@ def run_rounds(spec: RunSpec, checkpoint=None, on_round=None, callback=None) -> 
         return _run_rounds(spec, checkpoint, on_round or (lambda done: None), callback)
 
 
-def _run_rounds(spec: RunSpec, checkpoint, on_round, callback) -> tuple[RunState, dict[str, Tensor]]:
+def _run_rounds(
+    spec: RunSpec, checkpoint: Any, on_round: Callable[[int], Any], callback: Callable[[int, dict], Any] | None
+) -> tuple[RunState, dict[str, Tensor]]:
     began = time.perf_counter()
     prepare_device(spec.precision)
     fed, algorithm = Federation(spec), Algorithm(spec.algorithm)

@@ -1,6 +1,7 @@
 """Local training of one client: the only SGD loop."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ from fedlib.models.base import has_features
 
 
 def train(
-    flat: FlatModel, x: Tensor, y: Tensor, client: Client, parts: list[Local], spec: RunSpec, optimizer, moments,
-    epochs, replayed=None,
+    flat: FlatModel, x: Tensor, y: Tensor, client: Client, parts: list[Local], spec: RunSpec, optimizer: Any,
+    moments: dict[str, Tensor], epochs: int, replayed: Callable | None = None,
 ) -> float:  # fmt: skip
     """Train ``flat`` in place on one client's samples (x, y); returns the mean training loss.
 

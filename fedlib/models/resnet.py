@@ -60,7 +60,9 @@ class Block(nn.Module):
         return F.relu(out + self.shortcut(x))
 
 
-def add_body(net: nn.Module, channels: int, widths: tuple[int, ...], blocks: int, shortcut="B", bias=False) -> None:
+def add_body(
+    net: nn.Module, channels: int, widths: tuple[int, ...], blocks: int, shortcut: str = "B", bias: bool = False
+) -> None:
     """The 3x3 stem and ``layer1``, ``layer2``, ...: every stage but the first halves the image."""
     net.conv1 = nn.Conv2d(channels, widths[0], 3, padding=1, bias=bias)
     net.bn1 = nn.BatchNorm2d(widths[0])

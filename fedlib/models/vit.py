@@ -65,7 +65,17 @@ class Block(nn.Module):
 
 
 class ViTNet(Net):
-    def __init__(self, shape: tuple[int, ...], classes: int, patch, dim, depth, heads, hidden, dropout):
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        patch: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        hidden: int,
+        dropout: float,
+    ):
         super().__init__()
         self.dropout = dropout
         self.embedding = Embedding(shape, patch, dim)

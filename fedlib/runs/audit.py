@@ -16,7 +16,12 @@ from fedlib.runs.store import Store, committed
 
 
 def audit(
-    sample: int = 4, seconds: float = 120, jobs: int = 1, store: Store | None = None, progress=True, gpus=None
+    sample: int = 4,
+    seconds: float = 120,
+    jobs: int = 1,
+    store: Store | None = None,
+    progress: bool = True,
+    gpus: float | None = None,
 ) -> list[Outcome]:
     """Re-run ``sample`` records, each for as many of its first rounds as its share of ``seconds`` allows.
 

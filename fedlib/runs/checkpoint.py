@@ -37,7 +37,7 @@ class Checkpoint:
         write_atomically(self.path, hashlib.sha256(content).hexdigest().encode() + content)
         self.last = time.monotonic()
 
-    def load(self, device="cpu") -> dict | None:
+    def load(self, device: str | torch.device = "cpu") -> dict | None:
         try:
             content = file_content(self.path)
             digest, body = content[:64], content[64:]

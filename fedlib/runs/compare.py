@@ -60,7 +60,9 @@ def _moved(old: Record, new: Record, exact: bool) -> str:
     return moved
 
 
-def _first_moved(old: dict, new: dict, names: list[str], most: int | None = None, tolerance=None) -> str:
+def _first_moved(
+    old: dict, new: dict, names: list[str], most: int | None = None, tolerance: dict[str, float] | None = None
+) -> str:
     """The first number that moved in the rounds both have, or in the ``most`` first of them, in words."""
     places = {number: n for n, number in enumerate(new.get("round", []))}
     shared = [(n, places[number]) for n, number in enumerate(old.get("round", [])) if number in places]

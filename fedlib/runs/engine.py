@@ -3,8 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from fedlib.core import environment
 from fedlib.core.device import device
@@ -19,9 +20,10 @@ from fedlib.runs.store import Store, default_store
 
 
 def run(
-    specs, jobs: int | None = None, store: Store | str | None = None, progress: bool = True, engine=None,
-    hours: float | None = None, finish: bool = False, gpus: float | None = None,
-):  # fmt: skip
+    specs: RunSpec | Measure | Iterable | Mapping, jobs: int | None = None, store: Store | str | None = None,
+    progress: bool = True, engine: Callable[..., None] | None = None, hours: float | None = None,
+    finish: bool = False, gpus: float | None = None,
+) -> Any:  # fmt: skip
     """The records of ``specs`` (a dict, a list or one run or measurement), in the same shape. Missing ones are made.
 
     With ``hours`` runs are made in the order given until the time is up, half-done ones go on, and what there is then
@@ -70,7 +72,7 @@ def run(
     return dict(zip(specs, records, strict=True)) if isinstance(specs, Mapping) else records
 
 
-def missing(specs, store: Store | None = None, finish: bool = False) -> list[RunSpec]:
+def missing(specs: Iterable, store: Store | None = None, finish: bool = False) -> list[RunSpec]:
     """The distinct specs without a sound record that has their probes, in order; half-done ones count if ``finish``."""
     store = store or default_store()
     distinct: dict = {}
@@ -78,7 +80,7 @@ def missing(specs, store: Store | None = None, finish: bool = False) -> list[Run
         twin = distinct.setdefault(spec.id, spec)
         distinct[spec.id] = twin.with_probes(spec.probes) if spec.probes else twin
 
-    def lacks(spec, record: Record | None) -> bool:
+    def lacks(spec: RunSpec | Measure, record: Record | None) -> bool:
         return record is None or (finish if record.partial else not record.has(spec))
 
     return [spec for spec in distinct.values() if lacks(spec, store.find(spec.id, spec))]

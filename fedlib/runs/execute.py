@@ -2,8 +2,9 @@
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from filelock import Timeout
 
@@ -14,13 +15,19 @@ from fedlib.federation.federation import cohorts
 from fedlib.federation.simulation import run_rounds
 from fedlib.federation.state import RunState
 from fedlib.runs import saved
+from fedlib.runs.checkpoint import Checkpoint
 from fedlib.runs.compare import compare
 from fedlib.runs.measures import MEASURES
 from fedlib.runs.record import Record
 from fedlib.runs.store import Store
 
 
-def execute(job: RunSpec | Measure, checkpoint=None, on_round=None, **options) -> Record:
+def execute(
+    job: RunSpec | Measure,
+    checkpoint: Checkpoint | None = None,
+    on_round: Callable[[int], Any] | None = None,
+    **options,
+) -> Record:
     """The record of a run or a measurement, made now; ``options`` of a run are those of ``simulate``."""
     if isinstance(job, RunSpec):
         return simulate(job, checkpoint, on_round, **options)
@@ -31,8 +38,8 @@ def execute(job: RunSpec | Measure, checkpoint=None, on_round=None, **options) -
 
 
 def simulate(
-    spec: RunSpec, checkpoint=None, on_round=None, callback: Callable[[int, dict], None] | None = None,
-    save: str | Path | None = None,
+    spec: RunSpec, checkpoint: Checkpoint | None = None, on_round: Callable[[int], Any] | None = None,
+    callback: Callable[[int, dict], None] | None = None, save: str | Path | None = None,
 ) -> Record:  # fmt: skip
     """Run ``spec`` and return its record. ``checkpoint`` (see store) makes it resumable; ``on_round(done)`` is told
     after every round.
@@ -57,15 +64,15 @@ def recorded(spec: RunSpec, state: RunState) -> Record:
     return Record.of_run(*measured, rounds=state.round)
 
 
-def half_done(spec: RunSpec, checkpoint) -> Record | None:
+def half_done(spec: RunSpec, checkpoint: Checkpoint) -> Record | None:
     """The record of an unfinished run from its checkpoint alone, without its data."""
     state = RunState.loaded(checkpoint.load(), spec)
     return recorded(spec, state) if state else None
 
 
 def run_one(
-    spec: RunSpec, store: Store, on_round=None, patience: float = -1, deadline: float | None = None,
-    again: bool = False, **options,
+    spec: RunSpec, store: Store, on_round: Callable[[int], Any] | None = None, patience: float = -1,
+    deadline: float | None = None, again: bool = False, **options,
 ) -> Record:  # fmt: skip
     """One run through the store: read if there, else resumed or started, under the lock of its id.
 
@@ -123,7 +130,7 @@ def keep(record: Record, before: Record | None, store: Store) -> None:
         store.put(record)
 
 
-def uncommitted(specs, store: Store, evidence: Store) -> list[Record]:
+def uncommitted(specs: Iterable, store: Store, evidence: Store) -> list[Record]:
     """The records of ``specs`` that are in ``store`` and that the ``evidence`` lacks or has less of."""
     found = []
     for spec in {spec.id: spec for spec in specs}.values():
@@ -133,7 +140,7 @@ def uncommitted(specs, store: Store, evidence: Store) -> list[Record]:
     return found
 
 
-def commit(specs, store: Store, evidence: Store) -> int:
+def commit(specs: Iterable, store: Store, evidence: Store) -> int:
     """Put those records among the evidence; returns how many there were."""
     records = uncommitted(specs, store, evidence)
     for record in records:

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Callable
+from typing import Any
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
@@ -12,7 +14,7 @@ from fedlib.runs.files import write_atomically
 from fedlib.runs.store import default_store
 
 
-def pretrain(name: str, spec: RunSpec, on_epoch=None) -> dict:
+def pretrain(name: str, spec: RunSpec, on_epoch: Callable[[int], Any] | None = None) -> dict:
     """Train a federation of one client, which is ordinary training, and return the card of its checkpoint.
 
     An interrupted one goes on from its last epoch. The weights and the card are written if there is no ``name`` yet.

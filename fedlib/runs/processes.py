@@ -6,8 +6,11 @@ import time
 import traceback
 import warnings
 from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 from filelock import Timeout
 from tqdm import tqdm
@@ -93,7 +96,7 @@ def of_session(spec: RunSpec | Measure) -> str:
     return next((thing.name for thing in spec.components() if isinstance(thing.revision, str) and _typed(thing)), "")
 
 
-def _typed(thing) -> bool:
+def _typed(thing: Any) -> bool:
     module = type(thing).__module__
     return module.partition(".")[0] != "fedlib" and not hasattr(sys.modules.get(module), "__revision__")
 
@@ -117,12 +120,14 @@ def longest_wait(spec: RunSpec | Measure) -> float:
     return max(PATIENCE, 20 * longest_round(spec))
 
 
-def train_here(todo: list[RunSpec], store: Store, show, deadline: float | None = None) -> dict[RunSpec, str]:
+def train_here(
+    todo: list[RunSpec], store: Store, show: Callable[[RunSpec, int], Any], deadline: float | None = None
+) -> dict[RunSpec, str]:
     """Train in this process, one run after the other; why those failed that did."""
     waiting, failures = deque(todo), {}
     while waiting := still_due(waiting, deadline):
         spec = waiting.popleft()
-        ended, *why = attempt(spec, store, lambda done, spec=spec: show(spec, done), deadline)
+        ended, *why = attempt(spec, store, partial(show, spec), deadline)
         if ended == "busy":
             waiting.append(spec)
         elif ended == "failed":
@@ -139,7 +144,11 @@ def still_due(waiting: deque, deadline: float | None) -> deque:
 
 
 def train_apart(
-    limits: dict[RunSpec, float], places: list[str | None], store: Store, show, deadline: float | None = None
+    limits: dict[RunSpec, float],
+    places: list[str | None],
+    store: Store,
+    show: Callable[[RunSpec, int], Any],
+    deadline: float | None = None,
 ) -> dict[RunSpec, str]:
     """Train in worker processes, in the order given; why those failed that did.
 
@@ -205,7 +214,7 @@ def train_apart(
     return failures
 
 
-def attempt(spec: RunSpec, store: Store, on_round, deadline: float | None = None) -> tuple:
+def attempt(spec: RunSpec, store: Store, on_round: Callable[[int], Any], deadline: float | None = None) -> tuple:
     """Make one run: ("done", rounds), ("busy",) if another process is at it, ("failed", why, whether to try again:
     "again", "alone" or not at all)."""
     try:
@@ -265,7 +274,7 @@ class Bar(tqdm):
         self.set_postfix_str(f"about {left} left", refresh=False)
         self.update(sum(self.rounds.values()) - self.n)
 
-    def display(self, msg=None, pos=None) -> None:
+    def display(self, msg: Any = None, pos: Any = None) -> None:
         if self.live:
             super().display(msg, pos)
         else:

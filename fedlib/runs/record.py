@@ -32,7 +32,18 @@ class Record:
     json: dict
 
     @classmethod
-    def of_run(cls, spec, series, partition, cohorts, environment, seconds, error=None, probes=None, rounds=None):
+    def of_run(
+        cls,
+        spec: RunSpec,
+        series: dict,
+        partition: dict,
+        cohorts: str,
+        environment: dict,
+        seconds: float,
+        error: dict | None = None,
+        probes: dict | None = None,
+        rounds: int | None = None,
+    ) -> "Record":
         """Of a run to its end; ``rounds``, if given, says how many of its rounds are done so far."""
         half = rounds is not None and rounds < spec.rounds and not error
         body = {
@@ -61,7 +72,7 @@ class Record:
         return cls.of_run(spec, {}, nobody, "", {}, 0.0, probes=sections(spec.probes), rounds=0)
 
     @classmethod
-    def of_measure(cls, measure, result, environment, seconds) -> "Record":
+    def of_measure(cls, measure: Measure, result: Any, environment: dict, seconds: float) -> "Record":
         body = {
             "format": FORMAT,
             "id": measure.id,

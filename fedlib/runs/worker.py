@@ -12,8 +12,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import current_process, get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection
+from typing import Any
 
 NAME = "fedlib worker"
 UNGUARDED = 75  # exit code of a worker that found itself in a script which starts workers when it is imported
@@ -31,7 +34,7 @@ class Worker:
         theirs.close()
         self.ready, self.spec, self.rounds, self.seen = False, None, 0, 0.0
 
-    def begin(self, spec, store, deadline: float | None, now: float) -> None:
+    def begin(self, spec: Any, store: Any, deadline: float | None, now: float) -> None:
         self.spec, self.rounds, self.seen = spec, 0, now
         with suppress(OSError):  # it has just died, which its next look will tell
             self.pipe.send((spec, store, deadline))
@@ -73,7 +76,7 @@ class Worker:
 
 
 @contextmanager
-def sees_only(card: str | None):
+def sees_only(card: str | None) -> Iterator[None]:
     """A process that is started here sees this card only, before anything in it starts CUDA; None changes nothing."""
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
     if card is not None:
@@ -88,7 +91,7 @@ def sees_only(card: str | None):
 
 
 @contextmanager
-def signals_held():
+def signals_held() -> Iterator[None]:
     """Ctrl-C and SIGTERM wait. A process that is started here has them held until it is ready to deal with them."""
     resource_tracker.ensure_running()  # else it starts within, and then lets them go
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -99,7 +102,7 @@ def signals_held():
 
 
 @contextmanager
-def sigterm_unwinds():
+def sigterm_unwinds() -> Iterator[None]:
     """SIGTERM ends the process as Ctrl-C does, through every ``finally``, unless somebody handles it already."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if ours:
@@ -180,7 +183,7 @@ def importing_script() -> bool:
     return current_process().name == NAME and parent_process() is None
 
 
-def work(pipe, driver: int) -> None:
+def work(pipe: Connection, driver: int) -> None:
     """The worker's side: one thread, Ctrl-C is left to the driver, runs come in and how they ended goes out."""
     follow(driver)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

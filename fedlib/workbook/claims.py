@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from fedlib.core.errors import FedlibError
@@ -141,8 +142,8 @@ class Claim:
 
 
 def decide(
-    means, grade: str = OWN, kind: str = "effect", reported: float | None = None, margin: float | None = None,
-    unit: str = "points",
+    means: ArrayLike, grade: str = OWN, kind: str = "effect", reported: float | None = None,
+    margin: float | None = None, unit: str = "points",
 ) -> Finding:  # fmt: skip
     """The verdict from one value for every seed, positive on the claimed side (design: "Evidence and verdicts").
 
@@ -189,7 +190,7 @@ def decide(
     return Finding(verdict, *map(_rounded, (effect, low, high)), _rounded(p, 5), _rounded(detectable), tuple(remarks))
 
 
-def _equivalence(values, margin: float, good: str, bad: str) -> tuple[str, float]:
+def _equivalence(values: np.ndarray, margin: float, good: str, bad: str) -> tuple[str, float]:
     """Whether the mean is within ``margin`` of zero, by the 95% interval; and the p-value of that."""
     mean, low, high = statistics.interval(values)
     if low > margin or high < -margin:

@@ -7,13 +7,15 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from fedlib.core.registry import parse
-from fedlib.core.spec import RunSpec
+from fedlib.core.spec import Measure, RunSpec
 from fedlib.data import DATASETS
 from fedlib.runs.measures import MEASURES
+from fedlib.runs.record import Record
 
 OWN, PART, REDUCED, STAND_IN = GRADES = ("own", "own, r of T rounds", "reduced", "stand-in")  # the best first
 LEARNED = 0.15  # share of the way from chance to 100% below which a cell tells nothing
@@ -36,7 +38,7 @@ class Grade:
         return GRADES.index(self.kind), len(self.differs), -self.done
 
 
-def grade(job, theirs: Iterable, unstated: Iterable[str] = (), done: int | None = None) -> Grade:
+def grade(job: RunSpec | Measure, theirs: Iterable, unstated: Iterable[str] = (), done: int | None = None) -> Grade:
     """The grade of a run or measurement beside that one of the paper's that is nearest to it.
 
     ``done`` is how many rounds there are of a run that is not finished.
@@ -46,7 +48,7 @@ def grade(job, theirs: Iterable, unstated: Iterable[str] = (), done: int | None 
     return min(found, key=lambda g: g.order, default=Grade(STAND_IN, differs=("exhibit",)))
 
 
-def _beside(job, own, unstated: set[str], done: int | None) -> Grade:
+def _beside(job: RunSpec | Measure, own: RunSpec | Measure, unstated: set[str], done: int | None) -> Grade:
     here, there = fields_of(job), fields_of(own)
     rounds = (min(done or job.rounds, own.rounds), own.rounds) if isinstance(job, RunSpec) else (0, 0)
     differs = tuple(n for n in here if here[n] != there[n] and n not in FREE | unstated)
@@ -57,14 +59,14 @@ def _beside(job, own, unstated: set[str], done: int | None) -> Grade:
     return Grade(OWN if rounds[0] == rounds[1] else PART, *rounds, (), own)
 
 
-def fields_of(job) -> dict:
+def fields_of(job: RunSpec | Measure) -> dict:
     """What decides the numbers of a run or a measurement, by name."""
     if not isinstance(job, RunSpec):
         job = MEASURES.make(job.text)
     return {f.name: getattr(job, f.name) for f in dataclasses.fields(job)}
 
 
-def _another(name: str, here, there) -> bool:
+def _another(name: str, here: Any, there: Any) -> bool:
     """Whether it is another data set, network or partition, and not the same made smaller."""
     if name == "model":
         return True
@@ -83,7 +85,9 @@ class Evidence:
     ``names`` names the parts of a key. A cell is a dict of some of these parts; what it does not name is pooled in it.
     """
 
-    def __init__(self, grid: Mapping, theirs: Mapping, records: Mapping, names, unstated, base: str):
+    def __init__(
+        self, grid: Mapping, theirs: Mapping, records: Mapping, names: Iterable[str], unstated: Iterable[str], base: str
+    ):
         self.grid, self.theirs, self.records, self.names = grid, theirs, records, tuple(names)
         self.unstated, self.base = set(unstated), base
 
@@ -97,7 +101,7 @@ class Evidence:
         done = record.json.get("rounds_done") if record is not None else None
         return grade(self.grid[key], self._candidates(self._part(key, "method")), self.unstated, done)
 
-    def _candidates(self, method) -> list:
+    def _candidates(self, method: Any) -> list:
         """The paper's own runs with this method, one seed of each."""
         alike = [k for k in self.theirs if method is None or self._part(k, "method") == method]
         first = {tuple(p for n, p in zip(self.names, k, strict=True) if n != "seed"): self.theirs[k] for k in alike}
@@ -149,7 +153,7 @@ def chance(spec: RunSpec) -> float:
     return 100 / len(DATASETS.make(spec.dataset).class_names)
 
 
-def share_learned(record, metric: Callable = lambda accuracy: accuracy[-10:].mean()) -> float:
+def share_learned(record: Record, metric: Callable = lambda accuracy: accuracy[-10:].mean()) -> float:
     """(accuracy - chance) / (1 - chance) of a run, by the mean of its last ten evaluations."""
     guess = chance(record.spec)
     return float((metric(record.accuracy) - guess) / (100 - guess))

@@ -3,10 +3,11 @@
 import pandas as pd
 
 from fedlib.workbook import frames, plots
+from fedlib.workbook.page import Page
 from fedlib.workbook.tables import show_table, summary
 
 
-def show_stragglers(page, said: tuple[int, int]) -> pd.DataFrame:
+def show_stragglers(page: Page, said: tuple[int, int]) -> pd.DataFrame:
     """Show accuracy, FedLap's leads and their numbers; ``said`` is the (round, percent) of the paper's sentence.
 
     Returns the numbers, one row per run.

@@ -1,13 +1,16 @@
 """What several of FedLAW's tables show besides accuracy: what is learned, what a factor adds, a varied setting."""
 
+from collections.abc import Collection
+
 import pandas as pd
 
 from fedlib.workbook import frames, plots
+from fedlib.workbook.page import Page
 from fedlib.workbook.reported import reported_rows
 from fedlib.workbook.tables import at, show_table, summary
 
 
-def show_learned(page) -> None:
+def show_learned(page: Page) -> None:
     """What the runs of FedLAW learn: gamma in the middle of training, and the weight lambda takes from the data sizes.
 
     The latter is half the sum of |lambda_k - size_k|, mean over the rounds: 0 is FedAvg, 1 is as far as it can be.
@@ -22,7 +25,7 @@ def show_learned(page) -> None:
     show_table(shown.assign(alpha=shown["alpha"].map(at)), "What FedLAW learns", fold=True)
 
 
-def show_loudest(page, looked) -> None:
+def show_loudest(page: Page, looked: Collection[str]) -> None:
     """FedDF's runs on the panels ``looked``: the loudest client up to the round in which the network dies, if it does.
 
     Dead is a network of which fewer than one feature in twenty is above zero (the probe ensemble).
@@ -44,7 +47,7 @@ def show_loudest(page, looked) -> None:
     show_table(pd.DataFrame(rows), "FedDF: the loudest client, what the clients say together, and how it ends")
 
 
-def show_factors(page, caption: str) -> None:
+def show_factors(page: Page, caption: str) -> None:
     """What every fixed gamma adds to gamma 1, by alpha: ours seed by seed, the paper's networks as printed."""
     scores = page.scores[page.metric].unstack("method", sort=False)
     gains = scores.drop(columns=page.base).sub(scores[page.base], axis=0).stack(future_stack=True)
@@ -61,20 +64,20 @@ def show_factors(page, caption: str) -> None:
     show_table(shown.reset_index(), "The numbers behind the figure", fold=True)
 
 
-def sweep(page) -> pd.DataFrame:
+def sweep(page: Page) -> pd.DataFrame:
     """One row per run: accuracy (last ten rounds) and the probe balance's numbers in the middle of training."""
     found = page.scores[["last 10"]].rename(columns={"last 10": "accuracy"})
     return found.join(frames.probe_means(page.records, page.names, "balance"))
 
 
-def reported_sweep(page, field: str) -> dict[tuple, float]:
+def reported_sweep(page: Page, field: str) -> dict[tuple, float]:
     """The paper's numbers by (alpha, level, quantity), the quantity being fedavg, gws or gamma."""
     rows = reported_rows(page.paper, page.exhibit)
     name = lambda row: "gamma" if row.get("metric") == "gamma" else row["method"].removeprefix("adaptive_")  # noqa: E731
     return {(row["alpha"], f"{row[field]:g}", name(row)): row["value"] for row in rows}
 
 
-def show_sweep(page, theirs: dict, xlabel: str, caption: str) -> None:
+def show_sweep(page: Page, theirs: dict, xlabel: str, caption: str) -> None:
     """FedAvg, adaptive GWS and its gamma against a varied setting (Tables 2, 10): tables by alpha and a figure."""
     print(frames.describe_runs(page.records, page.names))
     result = sweep(page)

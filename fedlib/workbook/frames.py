@@ -4,7 +4,7 @@ Every number of a page passes through ``curve`` or ``probe_frame``: here records
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,10 @@ from fedlib.core.spec import RunSpec
 from fedlib.data import DATASETS
 from fedlib.probes.updates import entropy
 from fedlib.runs.partial import how_far
+from fedlib.runs.record import Record
 
 
-def curve(record, series: str = "accuracy") -> pd.Series:
+def curve(record: Record, series: str = "accuracy") -> pd.Series:
     """One series of a record by round; accuracy in percent."""
     values = record.accuracy if series == "accuracy" else record.curve(series)
     return pd.Series(np.asarray(values, float), index=record.series.get("round", []), name=series)
@@ -37,7 +38,7 @@ def frame(records: Iterable | dict) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
 
-def probe_frame(record, probe: str) -> pd.DataFrame:
+def probe_frame(record: Record, probe: str) -> pd.DataFrame:
     """What a probe of a run found, by round; such as ``probe_frame(record, "spread").tau``."""
     return pd.DataFrame(record.probe(probe)).set_index("round")
 
@@ -47,7 +48,7 @@ def probe_forms(spec: RunSpec, name: str) -> list[str]:
     return [text for text in spec.probes.split("+") if text.partition("(")[0] == name]
 
 
-def probe_means(records: dict, names, probe: str) -> pd.DataFrame:
+def probe_means(records: dict, names: Sequence[str], probe: str) -> pd.DataFrame:
     """One row per run: what a probe found, each number's mean over the middle tenth of the rounds.
 
     NaN if the run diverged or has no result yet.
@@ -59,7 +60,7 @@ def probe_means(records: dict, names, probe: str) -> pd.DataFrame:
     return kept.reindex(pd.MultiIndex.from_tuples(records, names=names))
 
 
-def probe_long(records: dict, names, probe: str, words: dict) -> pd.DataFrame:
+def probe_long(records: dict, names: Sequence[str], probe: str, words: dict) -> pd.DataFrame:
     """A probe's numbers in long form: one row per run, round and number of ``words``, which gives each its name."""
     frames = []
     for key, record in ((key, record) for key, record in records.items() if not record.waiting):
@@ -69,7 +70,7 @@ def probe_long(records: dict, names, probe: str, words: dict) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
-def curves(records: dict, names, series: str = "accuracy") -> pd.DataFrame:
+def curves(records: dict, names: Sequence[str], series: str = "accuracy") -> pd.DataFrame:
     """All runs in long form: one row per run and evaluated round. Runs that do not log ``series`` are left out."""
     frames = [
         curve(record, series).rename_axis("round").reset_index().assign(**dict(zip(names, key, strict=True)))
@@ -80,7 +81,7 @@ def curves(records: dict, names, series: str = "accuracy") -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
-def layers(records: dict, names, series: str = "gamma") -> pd.DataFrame:
+def layers(records: dict, names: Sequence[str], series: str = "gamma") -> pd.DataFrame:
     """What runs log of every layer, in long form: one row per run, layer and round, the classifier last."""
     frames = []
     for key, record in records.items():
@@ -92,7 +93,7 @@ def layers(records: dict, names, series: str = "gamma") -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
 
-def weights(records: dict, names) -> pd.DataFrame:
+def weights(records: dict, names: Sequence[str]) -> pd.DataFrame:
     """The clients' ``weight`` where runs log it, beside their share of the data (``size``) and an ``even`` one.
 
     In long form: one row per run, round and client.
@@ -106,7 +107,7 @@ def weights(records: dict, names) -> pd.DataFrame:
     return long.assign(size=long["size"] / cohort.transform("sum"), even=1 / cohort.transform("size"))
 
 
-def scores(records: dict, names, series: str = "accuracy", **metrics) -> pd.DataFrame:
+def scores(records: dict, names: Sequence[str], series: str = "accuracy", **metrics) -> pd.DataFrame:
     """One row per run, one column per metric (a function of its curve); all NaN if it diverged or has no result yet."""
     rows = []
     for key, record in records.items():
@@ -117,7 +118,7 @@ def scores(records: dict, names, series: str = "accuracy", **metrics) -> pd.Data
     return pd.DataFrame(rows, columns=[*names, *metrics]).set_index(list(names))
 
 
-def evenness(records: dict, names) -> pd.DataFrame:
+def evenness(records: dict, names: Sequence[str]) -> pd.DataFrame:
     """One row per split (a measure class_counts): entropy of a client's classes, how many it has, how sizes differ."""
     rows = []
     for key, record in records.items():
@@ -130,7 +131,7 @@ def evenness(records: dict, names) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index(list(names))
 
 
-def describe_runs(records: dict, names) -> str:
+def describe_runs(records: dict, names: Sequence[str]) -> str:
     """Sentences on what the page rests on: how many runs, which seeds, what data, what diverged or is half done."""
     at = list(names).index("seed")
     cells: dict = {}
@@ -215,7 +216,7 @@ def rounds_to(curve: pd.Series, target: float) -> float:
     return float(reached[0]) if len(reached) else np.nan
 
 
-def race(records: dict, names, level: float) -> pd.DataFrame:
+def race(records: dict, names: Sequence[str], level: float) -> pd.DataFrame:
     """One row per run: accuracy on the way and at the end, and the rounds to ``level`` percent and to a common level.
 
     The common level is the lowest mean of the last ten rounds of the methods of a cell, seed by seed; never is NaN.

@@ -1,5 +1,8 @@
 """What a page says on its first screen, and in what it differs from the paper."""
 
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
 import pandas as pd
 
 from fedlib.core.spec import RunSpec
@@ -7,8 +10,11 @@ from fedlib.workbook import settings, tables
 from fedlib.workbook.claims import Claim
 from fedlib.workbook.evidence import chance, fields_of
 
+if TYPE_CHECKING:
+    from fedlib.workbook.page import Page
 
-def headline(page, claims: list[Claim]) -> str:
+
+def headline(page: "Page", claims: list[Claim]) -> str:
     """Verdicts, what they stand on, how far the base method has come here and in the paper, seeds and rounds."""
     said = []
     for whose, what in (("paper", ""), ("ours", "our own questions: ")):
@@ -26,12 +32,12 @@ def headline(page, claims: list[Claim]) -> str:
     return " · ".join(filter(None, said))
 
 
-def _span(values, form: str = "", most: float = 0) -> str:
+def _span(values: Collection[float], form: str = "", most: float = 0) -> str:
     low, high = min(values), max(values)
     return f"{low:{form}} to {high:{form}}" if high - low > most else f"{low:{form}}"
 
 
-def _levels(page, runs: dict) -> str:
+def _levels(page: "Page", runs: dict) -> str:
     """The base method's accuracy here, in the paper and by guessing."""
     base = [k for k in runs if "method" not in page.names or k[page.names.index("method")] == page.base]
     trained = {k: page.records[k] for k in base if page.records[k].json.get("series", {}).get("accuracy")}
@@ -49,7 +55,7 @@ def _levels(page, runs: dict) -> str:
     ])  # fmt: skip
 
 
-def differences(page) -> pd.DataFrame:
+def differences(page: "Page") -> pd.DataFrame:
     """Every field in which a run differs from the paper's own of its key, or else the nearest, once for every panel."""
     unstated, rows = settings.unstated(page.paper, page.exhibit), {}
     for key, grade in page.evidence.grades.items():

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
+from typing import IO
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
@@ -83,7 +84,7 @@ class Process(ForkServerProcess):
 class Stream:
     """An open file on its way to a forked process, where its number arrives."""
 
-    def __init__(self, file):
+    def __init__(self, file: IO):
         self.file = file
 
     def __reduce__(self):

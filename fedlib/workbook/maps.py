@@ -1,14 +1,24 @@
 """Figures in which colour is the value: matrices, and mixtures of three things on a triangle."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, PowerNorm
 from matplotlib.figure import Figure
 
 from fedlib.workbook.plots import PALETTE
 
 
-def triangle(axis, points, values, corners, label: str = "", levels=14) -> None:
+def triangle(
+    axis: Axes,
+    points: np.ndarray,
+    values: np.ndarray,
+    corners: Sequence[str],
+    label: str = "",
+    levels: int | Sequence[float] = 14,
+) -> None:
     """``values`` over mixtures of three things, whose shares are the rows of ``points``, as filled contours.
 
     ``levels``: how many, or which, such as those of several triangles on one scale; then each has its own colour.
@@ -19,7 +29,7 @@ def triangle(axis, points, values, corners, label: str = "", levels=14) -> None:
     _corners(axis, corners)
 
 
-def simplex_path(axis, points, corners, label: str = "round") -> None:
+def simplex_path(axis: Axes, points: np.ndarray, corners: Sequence[str], label: str = "round") -> None:
     """Mixtures of three things one after the other, from the first (dark) to the last; equal shares are marked.
 
     Where a mixture comes again, later ones lie on earlier ones: the area of a disc is their number.
@@ -34,16 +44,16 @@ def simplex_path(axis, points, corners, label: str = "round") -> None:
     _corners(axis, corners)
 
 
-def mark(axis, shares, shape: str) -> None:
+def mark(axis: Axes, shares: Sequence[float], shape: str) -> None:
     """One mixture of three things on its triangle."""
     axis.plot(*_on_triangle(np.array([shares])), shape, color=PALETTE[3], markersize=12, markeredgecolor="white")
 
 
-def _on_triangle(points) -> tuple[np.ndarray, np.ndarray]:
+def _on_triangle(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return points[:, 1] + points[:, 2] / 2, points[:, 2] * 3**0.5 / 2
 
 
-def _corners(axis, names) -> None:
+def _corners(axis: Axes, names: Sequence[str]) -> None:
     for name, x, y, side in zip(names, (0, 1, 0.5), (-0.03, -0.03, 0.89), ("top", "top", "bottom"), strict=True):
         axis.text(x, y, name, ha="center", va=side, fontsize=10)
     axis.set(aspect="equal", xlim=(-0.15, 1.15), ylim=(-0.12, 1))
@@ -56,7 +66,9 @@ def stretched(matrix: np.ndarray) -> np.ndarray:
     return np.clip((matrix - nearest) / (matrix.max() - nearest), 0, 1)
 
 
-def heatmaps(rows: dict[str, dict[str, np.ndarray]], ticks=(), label: str = "", faint: float = 1.0) -> Figure:
+def heatmaps(
+    rows: dict[str, dict[str, np.ndarray]], ticks: Sequence = (), label: str = "", faint: float = 1.0
+) -> Figure:
     """Matrices in a grid, by row and column title, on one scale from 0 to the largest value.
 
     ``faint`` below one brings out small values: colours follow value ** faint.

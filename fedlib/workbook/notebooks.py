@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from tqdm import tqdm
@@ -134,7 +135,7 @@ class Notebook:
         return headline(self.node)
 
 
-def typed(where: str, value, default):
+def typed(where: str, value: Any, default: Any) -> Any:
     """``value``, or what a text stands for, in the type of ``default``; ``1,2`` is a list where one belongs.
 
     Where the list is empty so far, a text that is no list or number is its one entry: ``fedprox(mu=0.1)``.
@@ -159,7 +160,7 @@ def typed(where: str, value, default):
     return value
 
 
-def _mistyped(where: str, value, default) -> FedlibError:
+def _mistyped(where: str, value: Any, default: Any) -> FedlibError:
     return FedlibError(f"{where} must be of type {type(default).__name__}, such as {default!r}; got {quoted(value)}.")
 
 
@@ -225,7 +226,7 @@ def folder_of(scale: str, changes: dict) -> str:
     return name if len(name) <= 80 else f"{name[:60]}~{zlib.crc32(name.encode()):08x}"
 
 
-def _cell_number(notebook: Notebook, error) -> str:
+def _cell_number(notebook: Notebook, error: Any) -> str:
     """Where it failed as a reader of the source counts: papermill counts its injected cell too."""
     for number, cell in enumerate(notebook.node.cells, 1):
         if cell.source == error.source:
@@ -312,7 +313,7 @@ def shown_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def _first_line(thing) -> str:
+def _first_line(thing: Any) -> str:
     return (str(thing).strip().splitlines() or [""])[0]
 
 

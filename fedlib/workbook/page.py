@@ -10,12 +10,14 @@ page.notes()
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 from IPython.display import Markdown, display
+from matplotlib.figure import Figure
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
@@ -31,6 +33,7 @@ from fedlib.workbook.reported import default_cell, printed_means, reported, repo
 from fedlib.workbook.statistics import interval, paired
 from fedlib.workbook.tables import at, show_claims, show_table, summary
 
+Rows = TypeVar("Rows", pd.Series, pd.DataFrame)
 COLUMNS = ("data", "alpha", "method", "seed")
 
 
@@ -182,13 +185,16 @@ class Page:
 
     # Effects.
 
-    def effect(self, values: pd.Series, *methods: str, reported=None, note: str = "") -> Effect:
+    def effect(
+        self, values: pd.Series, *methods: str, reported: float | pd.Series | None = None, note: str = ""
+    ) -> Effect:
         """Any values by cell and seed, positive on the claimed side; ``methods`` are those whose runs they compare."""
         return Effect(values, methods or None, reported, note)
 
     def over(
-        self, ours, bases, metric: str | None = None, scores: pd.DataFrame | None = None, lower_is_better: bool = False,
-        censor: float | None = None, note: str = "", **where,
+        self, ours: str | Collection[str], bases: str | Collection[str], metric: str | None = None,
+        scores: pd.DataFrame | None = None, lower_is_better: bool = False, censor: float | None = None,
+        note: str = "", **where,
     ) -> Effect:  # fmt: skip
         """``ours`` minus the best of ``bases``, seed by seed, in the cells ``where`` (``alpha=0.1``, ``data=[…]``).
 
@@ -201,7 +207,7 @@ class Page:
         methods = [m for side in (ours, bases) for m in ([side] if isinstance(side, str) else side)]
         return Effect(values, tuple(methods), theirs if len(theirs) else None, note)
 
-    def best(self, ours, among: Iterable[str] | None = None, **where) -> Effect:
+    def best(self, ours: str | Collection[str], among: Iterable[str] | None = None, **where) -> Effect:
         """``ours`` over the best of all other methods of the page, or of those ``among``."""
         mine = [ours] if isinstance(ours, str) else list(ours)
         every = among or dict.fromkeys(key[self.names.index("method")] for key in self.jobs)
@@ -304,7 +310,7 @@ class Page:
     def _cell(self, key: tuple) -> tuple:
         return tuple(part for name, part in zip(self.names, key, strict=True) if name not in ("method", "seed"))
 
-    def figure(self, figure, caption: str) -> None:
+    def figure(self, figure: Figure, caption: str) -> None:
         """Display a figure with its caption, which is also its text for those who cannot see it."""
         display(figure, metadata={"image/png": {"alt": caption}})
         display({"text/html": f"<p><i>{caption}</i></p>", "text/plain": caption}, raw=True)
@@ -338,7 +344,7 @@ class Page:
             show_table(settings.open_choices(self.paper, self.exhibit, choices), "What the paper leaves open")
 
 
-def select(scores, where: Mapping):
+def select(scores: Rows, where: Mapping) -> Rows:
     """The rows whose index levels have these values, one or several of each."""
     for name, wanted in where.items():
         wanted = list(wanted) if isinstance(wanted, list | tuple) else [wanted]

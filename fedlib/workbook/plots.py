@@ -2,14 +2,16 @@
 
 import textwrap
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator
+from numpy.typing import ArrayLike
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.registry import parse
@@ -76,8 +78,8 @@ def learning_curves(
     by: str,
     value: str = "accuracy",
     ylabel: str = "test accuracy (%)",
-    titles=None,
-    stated=(),
+    titles: Mapping[str, str] | None = None,
+    stated: Sequence[tuple[str, int, float]] = (),
     sharey: bool = True,
     x: str = "round",
     xlabel: str = "communication round",
@@ -125,8 +127,9 @@ def learning_curves(
 
 
 def leads(
-    frame: pd.DataFrame, by: str, ours: str, titles=None, skip: int = 0, strong: Sequence[str] | None = None
-) -> Figure:
+    frame: pd.DataFrame, by: str, ours: str, titles: Mapping[str, str] | None = None, skip: int = 0,
+    strong: Sequence[str] | None = None,
+) -> Figure:  # fmt: skip
     """``ours`` minus each other method, seed by seed: what curves that lie on each other hide."""
     wide = frame.pivot(index=[by, "seed", "round"], columns="method", values="accuracy")
     if ours not in wide or wide.notna().sum(axis=1).max() < 2:
@@ -144,7 +147,7 @@ def leads(
     return figure
 
 
-def _band(axis, runs: pd.DataFrame, look: dict, phase: float) -> None:
+def _band(axis: Axes, runs: pd.DataFrame, look: dict, phase: float) -> None:
     """``runs``: rounds down, seeds across. ``phase`` staggers the markers, so that equal curves show them all."""
     color, rounds = look["color"], runs.index
     axis.plot(rounds, runs, color=color, linewidth=0.6, alpha=0.35)
@@ -154,14 +157,16 @@ def _band(axis, runs: pd.DataFrame, look: dict, phase: float) -> None:
     axis.plot(rounds, runs.mean(axis=1), **look, **marks, linewidth=2.2)
 
 
-def legend(figure: Figure, axes) -> None:
+def legend(figure: Figure, axes: Iterable[Axes]) -> None:
     """One legend for all panels, below them."""
     handles = {label: h for axis in axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     place = {"loc": "outside lower center", "ncols": min(len(handles), 5), "frameon": False, "handlelength": 3}
     figure.legend(handles.values(), handles.keys(), **place)
 
 
-def partition_bubbles(counts, class_names=None, title: str = "") -> Figure:
+def partition_bubbles(
+    counts: ArrayLike | dict[str, ArrayLike], class_names: Sequence[str] | None = None, title: str = ""
+) -> Figure:
     """Who holds what: clients across, classes down, area by number of samples. One split, or several by title."""
     splits = {name: np.asarray(c) for name, c in (counts if isinstance(counts, dict) else {title: counts}).items()}
     clients, classes = next(iter(splits.values())).shape
@@ -179,8 +184,9 @@ def partition_bubbles(counts, class_names=None, title: str = "") -> Figure:
 
 
 def dots(
-    frame: pd.DataFrame, by: str, x: str, value: str, ylabel="", xlabel=None, titles=None, zero=None, **kw
-) -> Figure:
+    frame: pd.DataFrame, by: str, x: str, value: str, ylabel: str = "", xlabel: str | dict[str, str] | None = None,
+    titles: Mapping[str, str] | None = None, zero: float | None = None, **kw,
+) -> Figure:  # fmt: skip
     """One panel per ``by``: per method the mean over seeds at every level of ``x``, its 95% interval and the seeds.
 
     Levels stand at equal distances, in the order in which they come. ``xlabel`` is one text, or one by panel; ``zero``
@@ -316,7 +322,7 @@ def _in_sight(frame: pd.DataFrame, zero: float | None) -> tuple[float, float]:
     return min(points) - room, max(points) + room
 
 
-def _far_out(axis, y, part: pd.DataFrame, limits: tuple[float, float]) -> pd.DataFrame:
+def _far_out(axis: Axes, y: np.ndarray, part: pd.DataFrame, limits: tuple[float, float]) -> pd.DataFrame:
     """``part`` without the numbers beyond the limits, which are written at the edge beside an arrow."""
     part = part.copy()
     for column, colour in (("here", PALETTE[0]), ("reported", PALETTE[1])):
@@ -331,7 +337,7 @@ def _far_out(axis, y, part: pd.DataFrame, limits: tuple[float, float]) -> pd.Dat
     return part
 
 
-def _bars(axis, y, part: pd.DataFrame, limits: tuple[float, float]) -> None:
+def _bars(axis: Axes, y: np.ndarray, part: pd.DataFrame, limits: tuple[float, float]) -> None:
     """Intervals; one that goes beyond the limits ends there with an arrow."""
     low, high = part["low"].clip(*limits), part["high"].clip(*limits)
     axis.hlines(y, low, high, color=PALETTE[0], linewidth=2.2, alpha=0.6, zorder=2)

@@ -1,14 +1,16 @@
 """What few seeds can and cannot decide: intervals, tests, the best of several, ranks."""
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 from scipy import optimize, stats
 from scipy.spatial.distance import squareform
 
 
-def interval(values, level: float = 0.95) -> tuple[float, float, float]:
+def interval(values: ArrayLike, level: float = 0.95) -> tuple[float, float, float]:
     """Mean and t-interval of independent values; the bounds are NaN for a single value."""
     values = np.asarray(values, float)
     mean = values.mean()
@@ -18,22 +20,22 @@ def interval(values, level: float = 0.95) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def fisher_z(correlations):
+def fisher_z(correlations: ArrayLike) -> np.ndarray:
     """Correlations on the scale on which they are nearly normal; exactly ±1 is taken as ±0.9999."""
     return np.arctanh(np.clip(correlations, -0.9999, 0.9999))
 
 
-def decided_by(values) -> bool:
+def decided_by(values: np.ndarray) -> bool:
     """Whether there is anything to reckon with: two seeds at least, and not all the same."""
     return len(values) > 1 and float(np.ptp(values)) > 1e-9
 
 
-def p_value(values, against: float = 0.0) -> float:
+def p_value(values: np.ndarray, against: float = 0.0) -> float:
     """Two-sided p of the t-test that the mean is ``against``."""
     return float(stats.ttest_1samp(values, against).pvalue)
 
 
-def detectable_effect(values, power: float = 0.8) -> float:
+def detectable_effect(values: np.ndarray, power: float = 0.8) -> float:
     """The true effect whose two-sided 95% t-interval would lie above zero in 80% of repetitions.
 
     Solved on the noncentral t distribution for as many seeds as ``values`` and their observed spread.
@@ -88,7 +90,13 @@ def best_on_other_seeds(wide: pd.DataFrame, place: int = 1) -> pd.Series:
     return pd.Series(found, index=wide.index, dtype=float)
 
 
-def paired(scores: pd.Series, ours, bases, lower_is_better: bool = False, censor: float | None = None) -> pd.Series:
+def paired(
+    scores: pd.Series,
+    ours: str | Collection[str],
+    bases: str | Collection[str],
+    lower_is_better: bool = False,
+    censor: float | None = None,
+) -> pd.Series:
     """``ours`` minus the best of ``bases``, by cell and seed; positive where ours is better.
 
     ``scores`` is indexed by method, seed and whatever else makes a cell; both sides are one method or several, of which

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 from IPython.display import display
+from numpy.typing import ArrayLike
 
 from fedlib.workbook import HEADLINE, MIME
 from fedlib.workbook.claims import MARKS, Claim
@@ -18,7 +19,9 @@ NUMBER = re.compile(r"[-+−]?\d[\d,.]*%?( ± [\d.]+)?( \(.*\))?")
 GAP = "–"
 
 
-def show_table(frame: pd.DataFrame, title: str = "", empty: str = "nothing", fold: bool = False, best=()) -> None:
+def show_table(
+    frame: pd.DataFrame, title: str = "", empty: str = "nothing", fold: bool = False, best: Iterable[str] = ()
+) -> None:
     """Display a frame whole, without its index, or the sentence ``empty``. What is missing is a dash.
 
     ``fold`` hides it behind its title; of the columns ``best`` the largest number is marked.
@@ -78,7 +81,7 @@ def summary(scores: pd.DataFrame, digits: int = 1, limits: tuple[float, float] |
     return scores.groupby(groups, sort=False).agg(lambda values: mean_text(values, digits, limits))
 
 
-def mean_text(values, digits: int = 1, limits: tuple[float, float] | None = None) -> str:
+def mean_text(values: ArrayLike, digits: int = 1, limits: tuple[float, float] | None = None) -> str:
     """Such as ``84.1 ± 0.6``, ``56.5 (12.0 to 80.1)`` or ``84.1 (in 2 of 3)`` where a run has no value."""
     values = np.asarray(values, float)
     reached = values[~np.isnan(values)]
@@ -93,7 +96,7 @@ def mean_text(values, digits: int = 1, limits: tuple[float, float] | None = None
     return text if len(reached) == len(values) else f"{text} (in {len(reached)} of {len(values)})"
 
 
-def at(alpha) -> str:
+def at(alpha: float | str) -> str:
     """A column's partition: its alpha, or the name of another."""
     return alpha if isinstance(alpha, str) else f"alpha {alpha:g}"
 

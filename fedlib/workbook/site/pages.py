@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from html import escape
+from typing import Any
 
 import nbformat
 
@@ -122,6 +123,6 @@ def _told(plan: dict, found: dict[str, Record]) -> Iterator[tuple]:
         yield what, seed, job.id, score, rounds, seconds, spec
 
 
-def written(value) -> str:
+def written(value: Any) -> str:
     """A parameter as one types it after ``-p``."""
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
