@@ -13,7 +13,6 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 import pandas as pd
 from IPython.display import Markdown, display
@@ -33,7 +32,6 @@ from fedlib.workbook.reported import default_cell, printed_means, reported, repo
 from fedlib.workbook.statistics import interval, paired
 from fedlib.workbook.tables import at, show_claims, show_table, summary
 
-Rows = TypeVar("Rows", pd.Series, pd.DataFrame)
 COLUMNS = ("data", "alpha", "method", "seed")
 
 
@@ -344,7 +342,7 @@ class Page:
             show_table(settings.open_choices(self.paper, self.exhibit, choices), "What the paper leaves open")
 
 
-def select(scores: Rows, where: Mapping) -> Rows:
+def select(scores: pd.Series | pd.DataFrame, where: Mapping) -> pd.Series | pd.DataFrame:
     """The rows whose index levels have these values, one or several of each."""
     for name, wanted in where.items():
         wanted = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
