@@ -38,7 +38,7 @@ lint: .venv/.installed  ## ruff, its formatter, the floors of the package, the t
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy
 
 unit: .venv/.installed  ## unit and oracle tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" tests
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15 -m "not slow" tests
 
 notebooks-smoke: .venv/.installed  ## train and execute every notebook at the smallest scale
 	@$(BIN)/fedlib run --scale smoke --jobs $(JOBS)
