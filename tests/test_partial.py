@@ -456,6 +456,42 @@ def test_committing_copies_what_is_more(tmp_path, whole):
         execute.commit([SPEC], own, evidence)
 
 
+def test_a_half_done_run_is_handed_on_to_another_clone(tmp_path, whole):
+    evidence = Store(tmp_path / "evidence")
+    mine, yours = Store(tmp_path / "mine", evidence), Store(tmp_path / "yours", evidence)
+    half(SPEC, mine, 5)
+    assert execute.commit([SPEC], mine, evidence) == 1
+    left, rounds = evidence.handed_on(SPEC.id).path, []
+    sealed = left.read_bytes()
+    assert sealed == mine.checkpoint(SPEC.id).path.read_bytes() and evidence.ids() == [SPEC.id]
+    assert execute.rounds_done(SPEC, yours) == 5
+    record = run_one(SPEC, yours, rounds.append)
+    assert rounds[:2] == [5, 6] and numbers(record) == numbers(whole), "it goes on and comes out as if made in one go"
+    assert left.read_bytes() == sealed, "only committing writes there"
+    assert execute.commit([SPEC], yours, evidence) == 1 and not left.exists() and not evidence.get(SPEC.id).partial
+
+
+def test_of_two_checkpoints_the_one_that_came_further_counts(tmp_path, whole):
+    evidence = Store(tmp_path / "evidence")
+    mine, yours = Store(tmp_path / "mine", evidence), Store(tmp_path / "yours", evidence)
+    half(SPEC, mine, 7)
+    execute.commit([SPEC], mine, evidence)
+    half(SPEC, Store(yours.path), 3, put=False)
+    assert yours.checkpoint(SPEC.id).load()["round"] == 7
+    evidence.handed_on(SPEC.id).path.write_bytes(b"damaged")
+    assert yours.checkpoint(SPEC.id).load()["round"] == 3
+    assert numbers(run_one(SPEC, yours)) == numbers(whole)
+
+
+def test_a_checkpoint_too_large_for_a_clone_is_not_handed_on(tmp_path, monkeypatch):
+    evidence = Store(tmp_path / "evidence")
+    mine = Store(tmp_path / "mine", evidence)
+    half(SPEC, mine, 5)
+    monkeypatch.setattr("fedlib.runs.store.LARGEST_HANDED_ON", 1000)
+    assert execute.commit([SPEC], mine, evidence) == 1
+    assert evidence.get(SPEC.id).partial and not evidence.handed_on(SPEC.id).path.exists()
+
+
 @pytest.fixture
 def clone(tmp_path):
     """A clone of the working copy without its records and pages, and a way to call its fedlib and its git."""

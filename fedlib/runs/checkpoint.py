@@ -16,10 +16,11 @@ class Checkpoint:
     """The state of an unfinished run, written every few seconds; a damaged file is ignored.
 
     A run that has one can stop after any round and go on later: ``deadline`` (as time.time() counts) says when.
+    Where the one ``behind`` it (committed, from somebody else's machine) has come further, the run goes on from that.
     """
 
-    def __init__(self, path: Path, id: str, deadline: float | None = None):
-        self.path, self.id, self.deadline = path, id, deadline
+    def __init__(self, path: Path, id: str, deadline: float | None = None, behind: "Checkpoint | None" = None):
+        self.path, self.id, self.deadline, self.behind = path, id, deadline, behind
         self.every = environment.checkpoint_seconds()
         self.last = time.monotonic()
 
@@ -38,13 +39,18 @@ class Checkpoint:
         self.last = time.monotonic()
 
     def load(self, device: str | torch.device = "cpu") -> dict | None:
+        here, there = self._read(device), self.behind.load(device) if self.behind else None
+        return max(filter(None, (here, there)), key=lambda state: state["round"], default=None)
+
+    def _read(self, device: str | torch.device) -> dict | None:
         try:
             content = file_content(self.path)
             digest, body = content[:64], content[64:]
             if hashlib.sha256(body).hexdigest().encode() != digest:
                 return None
             state = torch.load(io.BytesIO(body), weights_only=True, map_location=device)
-            return state if (state["id"], state["format"]) == (self.id, FORMAT) else None
+            mine = (state["id"], state["format"]) == (self.id, FORMAT) and isinstance(state["round"], int)
+            return state if mine else None
         except Exception:  # nothing there, or sealed by hand around something else: torch raises all sorts of things
             return None
 

@@ -141,8 +141,9 @@ def uncommitted(specs: Iterable, store: Store, evidence: Store) -> list[Record]:
 
 
 def commit(specs: Iterable, store: Store, evidence: Store) -> int:
-    """Put those records among the evidence; returns how many there were."""
+    """Put those records among the evidence, with the checkpoints of half-done ones; returns how many there were."""
     records = uncommitted(specs, store, evidence)
     for record in records:
         keep(record, evidence.find(record.id), evidence)
+        evidence.hand_on(record, store.checkpoint(record.id))
     return len(records)

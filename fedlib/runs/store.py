@@ -19,6 +19,7 @@ from fedlib.runs.files import write_atomically
 from fedlib.runs.record import Record
 
 LARGE = 30_000  # bytes of probes in a record
+LARGEST_HANDED_ON = 3_000_000  # bytes of a checkpoint that is committed
 STALE = 3600.0  # seconds after which a half-written file has no writer any more
 
 
@@ -108,7 +109,21 @@ class Store:
             lock.release()
 
     def checkpoint(self, id: str, deadline: float | None = None) -> Checkpoint:
-        return Checkpoint(self.work / f"{id}.checkpoint", id, deadline)
+        behind = self.behind.handed_on(id) if self.behind else None
+        return Checkpoint(self.work / f"{id}.checkpoint", id, deadline, behind)
+
+    def handed_on(self, id: str) -> Checkpoint:
+        """The checkpoint that is committed with a half-done record, so that others go on instead of beginning again."""
+        return Checkpoint(self.path / "unfinished" / f"{id}.checkpoint", id)
+
+    def hand_on(self, record: Record, checkpoint: Checkpoint) -> None:
+        """Keep the checkpoint beside a half-done record; one of a finished run, or too large for a clone, is not."""
+        kept = self.handed_on(record.id)
+        with suppress(OSError):
+            if record.partial and checkpoint.path.stat().st_size <= LARGEST_HANDED_ON:
+                write_atomically(kept.path, checkpoint.path.read_bytes())
+        if not record.partial:
+            kept.clear()
 
 
 def committed() -> Store:
