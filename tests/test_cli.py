@@ -34,14 +34,21 @@ def files(folder) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.suffix != ".lock")
 
 
-def test_help_is_quick_and_teaches(shell):
+def test_help_is_quick_and_teaches(fresh_shell, shell):
     began = time.perf_counter()
-    shown = shell("--help")
+    shown = fresh_shell("--help")
     seconds = time.perf_counter() - began
     assert shown.returncode == 0 and "fedlib run" in shown.stdout
     assert seconds < 2, "0.2 s on an idle machine; importing torch alone takes longer than this"
     for command in ("list", "plan", "run", "simulate", "algorithms", "models", "probes", "data", "audit"):
         assert f"fedlib {command}" in shell(command, "--help").stdout, "every help has an example"
+
+
+def test_the_forked_command_of_these_tests_does_what_the_command_does(fresh_shell, shell):
+    for arguments in (("params", "fedprox"), ("plan", "nothing"), ("simulate", *options(rounds="1"), "-q", "--fresh")):
+        fresh, forked = fresh_shell(*arguments), shell(*arguments)
+        assert (forked.returncode, forked.stdout, forked.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
+        assert fresh.stdout + fresh.stderr
 
 
 def test_simulate_has_an_option_for_every_field(shell):

@@ -93,5 +93,5 @@ def test_clean_lists_and_removes_what_nothing_needs(two, shell, tmp_path):
 
 
 def test_clean_never_touches_the_committed_records(shell):
-    done = shell("clean", "--all", "--yes", FEDLIB_STORE=committed().path)
+    done = shell("clean", "--all", "--yes", FEDLIB_STORE=str(committed().path))
     assert done.returncode == 2 and "holds the committed records" in done.stderr
