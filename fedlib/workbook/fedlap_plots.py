@@ -1,9 +1,10 @@
-"""What the pages of FedLap's Figures 2 to 4 share: accuracy when clients stop early, and who is ahead."""
+"""What the pages of FedLap's Figures 2 to 4 share: accuracy when clients stop early, who is ahead, what is ours."""
 
 import pandas as pd
 
 from fedlib.workbook import frames, plots
 from fedlib.workbook.page import Page
+from fedlib.workbook.reported import prose_numbers
 from fedlib.workbook.tables import show_table, summary
 
 
@@ -30,3 +31,10 @@ def show_stragglers(page: Page, said: tuple[int, int]) -> pd.DataFrame:
     scores = frames.race(page.records, page.names, level=percent)
     show_table(page.named(summary(scores, limits=(0, 100))), "The numbers behind the figure", fold=True)
     return scores
+
+
+def show_notes(page: Page, *choices: str) -> None:
+    """What the paper says in prose, what differs from it, and what it leaves open: ``choices`` and those all have."""
+    show_table(prose_numbers(page.paper, page.exhibit), "What the paper states in prose")
+    term = ("FedProx mu", "FedLap q", "FedLap lambda", "FedLap rows")
+    page.notes("rounds", *choices, "transform", *term, "stragglers", "aggregation", "seeds")

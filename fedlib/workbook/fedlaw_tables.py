@@ -4,6 +4,8 @@ from collections.abc import Collection
 
 import pandas as pd
 
+from fedlib.data import DATASETS
+from fedlib.data.proxy import PROXIES
 from fedlib.workbook import frames, plots
 from fedlib.workbook.page import Page
 from fedlib.workbook.reported import reported_rows
@@ -23,6 +25,13 @@ def show_learned(page: Page) -> None:
     shown = summary(gamma.join(moved), 3).reset_index()
     shown = shown.assign(data=shown["data"].map(page.title), method=shown["method"].map(page.label))
     show_table(shown.assign(alpha=shown["alpha"].map(at)), "What FedLAW learns", fold=True)
+
+
+def show_proxies(page: Page) -> None:
+    """How many images of each class the server's proxy sets have."""
+    for data, text in dict.fromkeys((spec.dataset, spec.proxy) for spec in page.jobs.values()):
+        counts = PROXIES.make(text).counts(len(DATASETS.make(data).class_names))
+        print(f"{page.title(data)}, {text}: proxy images of each class {counts.tolist()}")
 
 
 def show_loudest(page: Page, looked: Collection[str]) -> None:

@@ -4,7 +4,7 @@ Every number of a page passes through ``curve`` or ``probe_frame``: here records
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -48,13 +48,15 @@ def probe_forms(spec: RunSpec, name: str) -> list[str]:
     return [text for text in spec.probes.split("+") if text.partition("(")[0] == name]
 
 
-def probe_means(records: dict, names: Sequence[str], probe: str) -> pd.DataFrame:
-    """One row per run: what a probe found, each number's mean over the middle tenth of the rounds.
+def probe_means(
+    records: dict, names: Sequence[str], probe: str, metric: Callable[[pd.Series], float] | None = None
+) -> pd.DataFrame:
+    """One row per run: what a probe found, each number's mean over the middle tenth of the rounds, or its ``metric``.
 
     NaN if the run diverged or has no result yet.
     """
     begun = {key: record for key, record in records.items() if not record.waiting}
-    rows = [probe_frame(record, probe).astype(float).apply(middle) for record in begun.values()]
+    rows = [probe_frame(record, probe).astype(float).apply(metric or middle) for record in begun.values()]
     found = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(begun, names=names))
     kept = found[[record.status != "diverged" for record in begun.values()]]
     return kept.reindex(pd.MultiIndex.from_tuples(records, names=names))
