@@ -23,12 +23,12 @@ def labelled_transport(a: np.ndarray, a_labels: np.ndarray, b: np.ndarray, b_lab
     return transport(a, b, np.array(table)[a_at][:, b_at])
 
 
-def similarity(distance):
+def similarity(distance: ArrayLike) -> np.ndarray:
     """1 / (1 + d) (FedAWA Eq. 5); of every client's distance to all data it makes the dataset vector."""
     return 1 / (1 + np.asarray(distance, float))
 
 
-def alignment(weights, vector) -> np.ndarray:
+def alignment(weights: ArrayLike, vector: ArrayLike) -> np.ndarray:
     """cos(lambda, dataset vector) for each row of weights (FedAWA Fig. 7)."""
     weights, vector = np.atleast_2d(np.asarray(weights, float)), np.asarray(vector, float)
     return weights @ vector / (np.linalg.norm(weights, axis=1) * np.linalg.norm(vector))
