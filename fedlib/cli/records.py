@@ -41,7 +41,7 @@ def with_filters(command: Callable) -> Callable:
 @click.option("--csv", is_flag=True, help="Print all of them as CSV.")
 @click.option("--summary", is_flag=True, help="What they cost: core-hours by paper and by kind of machine.")
 @json_option
-def runs(own: bool, sort: str, most: int, csv: bool, summary: bool, as_json: bool, **globs) -> None:
+def runs(own: bool, sort: str, most: int, csv: bool, summary: bool, as_json: bool, **globs: str | None) -> None:
     """The runs on record, yours and the workbook's; accuracy in percent after the last round.
 
     A filter is a name, such as dirichlet, or a glob over the whole written form.

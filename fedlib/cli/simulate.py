@@ -54,7 +54,7 @@ def simulate(
     gpus: float | None,
     as_json: bool,
     seed: tuple[str, ...],
-    **options,
+    **options: str | None,
 ) -> int | None:
     """Run one federation and print its accuracy; the same run asked for again is read from the store.
 

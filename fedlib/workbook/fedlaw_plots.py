@@ -1,5 +1,7 @@
 """What FedLAW's figures share: what adaptive GWS adds, learning curves and what they claim."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -69,7 +71,7 @@ def show_rounds(page: Page, strong: tuple[str, ...] = ("fedavg", "law")) -> pd.D
     return result
 
 
-def steadiness(scores: pd.DataFrame, **where) -> dict[str, Effect]:
+def steadiness(scores: pd.DataFrame, **where: Any) -> dict[str, Effect]:
     """What Figures 15 to 17 claim, by cell and seed, in the cells ``where``: "lead", "kept" and "steady".
 
     Lead: of each side that method counts which is best on the other seeds. Kept: how far FedLAW ends below its best ten

@@ -3,6 +3,7 @@
 import textwrap
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,7 +52,7 @@ def style_or_default(name: str, place: int) -> dict:
         return {"label": name, "color": PALETTE[n], "marker": MARKERS[n], "linestyle": LINES[n % len(LINES)]}
 
 
-def panels(count: int, height: float = 3.7, width: float = 4.6, **kw) -> tuple[Figure, list]:
+def panels(count: int, height: float = 3.7, width: float = 4.6, **kw: Any) -> tuple[Figure, list]:
     """Axes in the common look, two in a row. The figure is closed, so that a cell shows it once: by returning it."""
     rows, columns = -(-count // 2), min(count, 2)
     with sns.axes_style("whitegrid", {"grid.color": ".9", "axes.edgecolor": ".4"}), sns.plotting_context("notebook"):
@@ -185,7 +186,7 @@ def partition_bubbles(
 
 def dots(
     frame: pd.DataFrame, by: str, x: str, value: str, ylabel: str = "", xlabel: str | dict[str, str] | None = None,
-    titles: Mapping[str, str] | None = None, zero: float | None = None, **kw,
+    titles: Mapping[str, str] | None = None, zero: float | None = None, **kw: Any,
 ) -> Figure:  # fmt: skip
     """One panel per ``by``: per method the mean over seeds at every level of ``x``, its 95% interval and the seeds.
 
@@ -221,7 +222,7 @@ def dots(
     return figure
 
 
-def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str = "gamma", **kw) -> Figure:
+def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str = "gamma", **kw: Any) -> Figure:
     """One panel per ``by``: every layer's mean over seeds by round, light to dark from the first layer to the last.
 
     ``frame`` is what ``frames.layers`` returns. The classifier is drawn apart, dashed in another colour.
@@ -250,7 +251,7 @@ def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str
     return figure
 
 
-def histograms(frame: pd.DataFrame, by: str, limit: float, xlabel: str = "parameter", **kw) -> Figure:
+def histograms(frame: pd.DataFrame, by: str, limit: float, xlabel: str = "parameter", **kw: Any) -> Figure:
     """One panel per ``by``: per method the mean over seeds of ``counts`` in equal bins over [-limit, limit].
 
     Shares of all parameters on a logarithmic axis; what lies beyond is in the outermost bins.
