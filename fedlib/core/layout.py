@@ -9,6 +9,7 @@ import math
 import mmap
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -188,7 +189,7 @@ class FlatModel:
                 parameter.data = e.view(self.theta)
                 parameter.grad = e.view(self.grad)
         self.parameters = list(self.model.parameters())
-        self.gradients = [p.grad for p in self.parameters]
+        self.gradients: list[Any] = [p.grad for p in self.parameters]
 
     def backward(self, loss: Tensor) -> None:
         """The gradient of ``loss`` into ``grad``: one copy; zeroing and accumulating would pass over it thrice."""

@@ -53,7 +53,7 @@ def _calls(node: ast.expr) -> list[tuple[str, dict[str, Any]]]:
         raise ValueError
     if twice := [k for k in keys if keys.count(k) > 1]:
         raise FedlibError(f"{node.func.id!r} is given {twice[0]!r} twice; give every parameter once.")
-    return [(node.func.id, {k.arg: _value(k.value) for k in node.keywords})]
+    return [(node.func.id, {str(k.arg): _value(k.value) for k in node.keywords})]
 
 
 def _value(node: ast.expr):
@@ -90,7 +90,7 @@ class Registry:
     # What is done to a class that fedlib does not bring, such as to make its revision tell its data.
     complete: Callable[[type], None] | None = None
     # What a text with '+' stands for, where the parts make something new: Algorithm.
-    compose: Callable[[str], Any] | None = None
+    compose: Callable[[str], Any]
 
     def __init__(self, kind: str):
         self.kind = kind

@@ -117,9 +117,9 @@ class Federation:
             numbers, uploads = self.train_sequentially(chosen, thetas, buffers, number, algorithm, state)
         logs.update({name: float(np.mean(values)) for name, values in numbers.items()})
         sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
-        context = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test), "seed": spec.seed}
+        context: dict[str, Any] = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test)}
         context["counts"] = torch.from_numpy(self.partition.counts[ids])  # samples of every class, per client
-        context |= {"samples": self.samples, "clients": spec.clients, "dataset": self.data}
+        context |= {"samples": self.samples, "clients": spec.clients, "dataset": self.data, "seed": spec.seed}
         return Round(
             flat.layout, state.theta, state.buffers, thetas, buffers, sizes, ids, number, spec.server_lr, context,
             uploads, state.broadcast,

@@ -47,9 +47,8 @@ def longest_round(spec: RunSpec | Measure) -> float:
 
 def server_work(spec: RunSpec) -> float:
     """What the server's passes over its proxy set take in a round, in training samples."""
-
     passes = sum(p.resolved.epochs for p in Algorithm(spec.algorithm).servers if isinstance(p, OnProxy))
-    return passes * PROXIES.make(spec.proxy).size if passes else 0.0
+    return passes * PROXIES.make(spec.proxy).size if spec.proxy else 0.0
 
 
 def probes_work(spec: RunSpec, train_size: int, test_size: int) -> float:

@@ -73,7 +73,7 @@ def train_all(
 
 def share_out(jobs: int, gpus: float | None) -> list[str | None]:
     """The card of each of at most ``jobs`` processes, card by card in turn; None where this machine has no cards."""
-    found = cards()
+    found: list[str | None] = [*cards()]
     if gpus is not None and not found:
         raise FedlibError("There is no CUDA device here of which a run could get a share: leave out gpus.")
     if gpus is not None and not 0 < gpus <= 1:
@@ -173,7 +173,7 @@ def train_apart(
                     if not idle:
                         free = Counter(places) - Counter(worker.card for worker in workers)
                         with signals_held():
-                            workers.append(Worker(max(free, key=free.get)))
+                            workers.append(Worker(free.most_common(1)[0][0]))
                         idle = workers[-1:]
                     idle.pop().begin(waiting.popleft(), store, deadline, now)
                 wait([end for w in workers if w.spec for end in (w.pipe, w.process.sentinel)], 0.5)

@@ -98,7 +98,8 @@ def perform(spec: RunSpec, limit: float) -> dict | str:
     """On a node: the record of a run, or why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         failures = train_apart({spec: limit}, [None], Store(folder), lambda spec, rounds: None)
-        return failures.get(spec) or Store(folder).get(spec.id).json
+        record = Store(folder).get(spec.id)
+        return record.json if record and not failures else failures.get(spec, "it left no record")
 
 
 def receive(spec: RunSpec, made: dict | str, before: Record | None, store: Store) -> None:

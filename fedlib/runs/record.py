@@ -147,7 +147,8 @@ class Record:
         """One probe's series, such as ``record.probe("spread")["tau"]``, with its own ``round``."""
 
         alike = [one for one in self.probes if one.partition("(")[0] == text]  # a bare name, if only one has it
-        name = canonical_probes(text) if canonical_probes(text) in self.probes or len(alike) != 1 else alike[0]
+        name = canonical_probes(text) or text
+        name = alike[0] if name not in self.probes and len(alike) == 1 else name
         if self.partial and not self.probes.get(name, {}).get("series"):
             raise FedlibError(
                 f"The probe {name} has nothing of {self.id} yet, of which {self.rounds_done} of {self.spec.rounds} "

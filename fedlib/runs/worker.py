@@ -32,7 +32,8 @@ class Worker:
         with sees_only(card):
             self.process.start()
         theirs.close()
-        self.ready, self.spec, self.rounds, self.seen = False, None, 0, 0.0
+        self.ready, self.rounds, self.seen = False, 0, 0.0
+        self.spec: Any = None  # what it makes
 
     def begin(self, spec: Any, store: Any, deadline: float | None, now: float) -> None:
         self.spec, self.rounds, self.seen = spec, 0, now

@@ -106,7 +106,7 @@ class DataDistances(OnPartition):
         """The run that trains the model, or that begins with the start."""
         known = STARTS.make(self.start) if self.start else None
         return RunSpec(
-            dataset=self.dataset, model=known.card["model"] if known else self.model, partition="iid", clients=1,
+            dataset=self.dataset, model=known.card["model"] if known else self.model or "", partition="iid", clients=1,
             subset=self.subset, batch_size=128, lr=0.05, seed=self.seed, start=self.start,
             transform=known.transform if known else "unit",
         )  # fmt: skip

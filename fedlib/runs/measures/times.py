@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -149,7 +149,7 @@ class Rounds:
     algorithm: Algorithm
     state: RunState
     spent: dict[str, float]  # CPU seconds of the last round, by what took them
-    last: Round | None = None
+    last: Round = field(init=False)
 
 
 def specs_of(measure: "EpochTime | RoundCost", **more: Any) -> dict[str, RunSpec]:
