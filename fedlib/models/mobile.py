@@ -52,9 +52,8 @@ class ShuffleNetNet(MappingNet):
 
 @MODELS.register("feddw_shufflenet")
 class ShuffleNet:
-    """ShuffleNet with two groups, 200-400-800 channels; 1,130,424 parameters for 100 classes."""
+    """ShuffleNet (v1) with two groups and FedDW's head: 200-400-800 channels; 1,130,424 parameters for 100 classes."""
 
-    about = "ShuffleNet (v1) with two mapping layers: FedDW on CIFAR-100"
     bias: bool = True  # of the classifier; FedDW's equations have none, its code does
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
@@ -109,12 +108,11 @@ class MobileNetV2Net(MappingNet):
 
 @MODELS.register("feddw_mobilenet")
 class MobileNetV2:
-    """MobileNetV2 at half width (the stem keeps its 32 channels); 807,660 parameters for 100 classes.
+    """MobileNetV2 at half width (but 32 channels in the stem) and FedDW's head; 807,660 parameters for 100 classes.
 
     FedDW cites MobileNet (v1) but its code has v2.
     """
 
-    about = "MobileNetV2 at half width with two mapping layers: FedDW on CIFAR-100"
     bias: bool = True  # of the classifier; FedDW's equations have none, its code does
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
