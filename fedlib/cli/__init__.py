@@ -35,7 +35,7 @@ COMMANDS = {  # in the order of --help; where each is, and what it says there
     "corruptions": ("listings", "What can be wrong with clients' labels."),
     "optimizers": ("listings", "The optimisers of local training and of server methods."),
     "probes": ("listings", "What a run can measure besides accuracy; probes change none of its numbers."),
-    "measures": ("listings", "The measurements that are not runs."),
+    "measures": ("listings", "The measurements that are not runs: times, counts and distances."),
     "params": ("listings", "One method, model, data set … by its name: what it is, its parameters, their defaults."),
     "data": ("data", "The data sets: which are present, where they came from, their checksums."),
 }
