@@ -172,9 +172,9 @@ def clean(everything: bool, yes: bool) -> None:
     click.echo(f"{removed} of {files} removed." if removed < len(found) else f"{files} removed.")
 
 
-def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """A curve in a line of text."""
-    step = max(1, -(-len(values) // width))
+def sparkline(values: Sequence[float]) -> str:
+    """A curve in a line of text, of at most sixty characters."""
+    step = max(1, -(-len(values) // 60))
     means = [sum(values[k : k + step]) / len(values[k : k + step]) for k in range(0, len(values), step)]
     low, span = min(means), (max(means) - min(means)) or 1
     return "".join(BARS[int((mean - low) / span * (len(BARS) - 1))] for mean in means)

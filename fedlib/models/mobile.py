@@ -11,7 +11,7 @@ from fedlib.models.resnet import Shortcut
 class ShuffleUnit(nn.Module):
     """Grouped 1x1, shuffle, depthwise 3x3, grouped 1x1; with stride 2 the input is pooled and appended."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, first_groups: int, groups: int = 2):
+    def __init__(self, inputs: int, outputs: int, stride: int, first_groups: int):
         super().__init__()
         self.stride, self.groups = stride, first_groups
         middle = outputs // 4
@@ -19,7 +19,7 @@ class ShuffleUnit(nn.Module):
         self.bn1 = nn.BatchNorm2d(middle)
         self.conv2 = nn.Conv2d(middle, middle, 3, stride, padding=1, groups=middle, bias=False)
         self.bn2 = nn.BatchNorm2d(middle)
-        self.conv3 = nn.Conv2d(middle, outputs, 1, groups=groups, bias=False)
+        self.conv3 = nn.Conv2d(middle, outputs, 1, groups=2, bias=False)
         self.bn3 = nn.BatchNorm2d(outputs)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -255,10 +255,10 @@ class Augmented(Probe):
         return {"clean": round_significant(right[0]), "augmented": round_significant(right[1:])}
 
 
-def augment(x: Tensor, rng: np.random.Generator, degrees: float = 0.0, frame: int = 4) -> Tensor:
-    """Every image shifted by up to ``frame`` pixels, flipped or not and turned; what comes into view is black."""
+def augment(x: Tensor, rng: np.random.Generator, degrees: float = 0.0) -> Tensor:
+    """Every image shifted by up to four pixels, flipped or not and turned; what comes into view is black."""
     draws = torch.from_numpy(rng.uniform(-1, 1, (4, len(x)))).to(x)
-    down, right = ((draw * (2 * frame + 1) / 2).round().clamp(-frame, frame) for draw in draws[:2])
+    down, right = ((draw * 4.5).round().clamp(-4, 4) for draw in draws[:2])
     angle, flip = draws[2] * math.radians(degrees), draws[3].sign()
     black, (height, width) = x.min(), x.shape[2:]
     rows = torch.stack(

@@ -4,7 +4,7 @@ A grade is computed from specs, never written by hand. What the paper does not s
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -153,7 +153,7 @@ def chance(spec: RunSpec) -> float:
     return 100 / len(DATASETS.make(spec.dataset).class_names)
 
 
-def share_learned(record: Record, metric: Callable = lambda accuracy: accuracy[-10:].mean()) -> float:
+def share_learned(record: Record) -> float:
     """(accuracy - chance) / (1 - chance) of a run, by the mean of its last ten evaluations."""
     guess = chance(record.spec)
-    return float((metric(record.accuracy) - guess) / (100 - guess))
+    return float((record.accuracy[-10:].mean() - guess) / (100 - guess))

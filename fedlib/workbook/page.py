@@ -277,7 +277,7 @@ class Page:
     def _column(self, cell: tuple) -> str:
         return self.cell_name(dict(zip([n for n in self.names if n not in ("method", "seed")], cell, strict=False)))
 
-    def gains(self, over: str | None = None, pairs: Iterable[tuple] = (), caption: str = "", xlabel: str = "") -> None:
+    def gains(self, over: str | None = None, pairs: Iterable[tuple] = (), xlabel: str = "") -> None:
         """What each method adds to ``over`` (or the first of a pair to the second), seed by seed, beside the paper's.
 
         A figure, and its numbers folded; the last column has what is left in the last round alone.
@@ -299,7 +299,7 @@ class Page:
         said = f"{what}, seed by seed: right of zero is better. Bars are 95% intervals over seeds" + (
             ", diamonds what the paper reports." if frame["reported"].notna().any() else "."
         )
-        self.figure(reported_vs_ours(frame, xlabel or "points of accuracy", zero=0), caption or said)
+        self.figure(reported_vs_ours(frame, xlabel or "points of accuracy", zero=0), said)
         if self.metric == "last round":
             frame = frame.drop(columns="last round")
         frame = frame.rename(columns={"panel": "column", "row": "difference"})

@@ -165,11 +165,9 @@ def legend(figure: Figure, axes: Iterable[Axes]) -> None:
     figure.legend(handles.values(), handles.keys(), **place)
 
 
-def partition_bubbles(
-    counts: ArrayLike | dict[str, ArrayLike], class_names: Sequence[str] | None = None, title: str = ""
-) -> Figure:
+def partition_bubbles(counts: ArrayLike | dict[str, ArrayLike]) -> Figure:
     """Who holds what: clients across, classes down, area by number of samples. One split, or several by title."""
-    splits = {name: np.asarray(c) for name, c in (counts if isinstance(counts, dict) else {title: counts}).items()}
+    splits = {name: np.asarray(c) for name, c in (counts if isinstance(counts, dict) else {"": counts}).items()}
     clients, classes = next(iter(splits.values())).shape
     size = {"width": min(14, 3 + 0.3 * clients) / len(splits) ** 0.5, "height": 1.5 + 0.3 * classes}
     figure, axes = panels(len(splits), **size, sharey=True)
@@ -177,7 +175,7 @@ def partition_bubbles(
         area = min(220, 9000 / clients) / len(splits) ** 0.5 * held[held > 0] / held.max()
         axis.scatter(*np.argwhere(held > 0).T, s=area, color=PALETTE[0], alpha=0.75, linewidth=0)
         axis.set(xlabel="client", title=name, xlim=(-0.8, clients - 0.2), ylim=(classes - 0.2, -0.8))
-        axis.set_yticks(range(classes), class_names or range(classes))
+        axis.set_yticks(range(classes))
         axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     for axis in axes[::2]:
         axis.set_ylabel("class")
@@ -222,8 +220,8 @@ def dots(
     return figure
 
 
-def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str = "gamma", **kw: Any) -> Figure:
-    """One panel per ``by``: every layer's mean over seeds by round, light to dark from the first layer to the last.
+def layer_curves(frame: pd.DataFrame, by: str, **kw: Any) -> Figure:
+    """One panel per ``by``: every layer's mean gamma over seeds by round, light to dark from the first layer on.
 
     ``frame`` is what ``frames.layers`` returns. The classifier is drawn apart, dashed in another colour.
     """
@@ -236,7 +234,7 @@ def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str
         body = [layer for layer in dict.fromkeys(part["layer"]) if layer != "classifier"]
         shades = dict(zip(body, sns.color_palette("crest", max(len(body), 1)), strict=True))
         for layer, runs in part.groupby("layer", sort=False):
-            mean = runs.groupby("round")[value].mean()
+            mean = runs.groupby("round")["gamma"].mean()
             last = layer == "classifier"
             line = {"color": PALETTE[3], "linestyle": LINES[1], "linewidth": 2.6} if last else {"color": shades[layer]}
             label = {"classifier": "classifier", body[0]: "first layer", body[-1]: "last before the classifier"}
@@ -246,12 +244,12 @@ def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axis.ticklabel_format(axis="y", useOffset=False)
     for axis in axes[::2]:
-        axis.set_ylabel(ylabel)
+        axis.set_ylabel("gamma")
     legend(figure, axes)
     return figure
 
 
-def histograms(frame: pd.DataFrame, by: str, limit: float, xlabel: str = "parameter", **kw: Any) -> Figure:
+def histograms(frame: pd.DataFrame, by: str, limit: float, **kw: Any) -> Figure:
     """One panel per ``by``: per method the mean over seeds of ``counts`` in equal bins over [-limit, limit].
 
     Shares of all parameters on a logarithmic axis; what lies beyond is in the outermost bins.
@@ -263,7 +261,7 @@ def histograms(frame: pd.DataFrame, by: str, limit: float, xlabel: str = "parame
             counts = np.mean([c / np.sum(c) for c in map(np.asarray, runs["counts"])], axis=0)
             mark = {name: value for name, value in style_or_default(method, n).items() if name != "marker"}
             axis.stairs(counts, np.linspace(-limit, limit, len(counts) + 1), **mark, linewidth=1.8)
-        axis.set(title=group, xlabel=xlabel, yscale="log")
+        axis.set(title=group, xlabel="parameter", yscale="log")
     for axis in axes[::2]:
         axis.set_ylabel("share of parameters")
     legend(figure, axes)
