@@ -7,7 +7,7 @@ import sys
 import types
 
 from fedlib.core import environment
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, in_words
 
 # Each fills a registry. They stand above this floor, so they are named here and not imported.
 MODULES = (
@@ -45,5 +45,4 @@ def load_plugins() -> None:
             vars(module).update(__file__=str(file), __revision__=hashlib.sha256(file.read_bytes()).hexdigest()[:16])
             loader.exec_module(module)
         except (Exception, SystemExit) as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise FedlibError(f"The plugin {file} cannot be loaded: {reason}.") from error
+            raise FedlibError(f"The plugin {file} cannot be loaded: {in_words(error).rstrip('.')}.") from error

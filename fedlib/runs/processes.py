@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-import traceback
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from filelock import Timeout
 from tqdm import tqdm
 
 from fedlib.core.device import cards
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, cause, in_words
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs.estimate import estimate, longest_round
 from fedlib.runs.execute import run_one
@@ -230,21 +229,9 @@ def attempt(spec: RunSpec, store: Store, on_round: Callable[[int], Any], deadlin
 
 def failed(error: BaseException) -> tuple[str, str, str]:
     """What ``attempt`` says of an exception: what it is, where it came from, whether another try may help."""
-    why = in_words(error)
+    why = in_words(error) if isinstance(error, FedlibError) else cause(error)
     memory = isinstance(error, MemoryError) or any(words in why for words in NO_MEMORY)
-    if not isinstance(error, FedlibError):
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
-        why += f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return "failed", why + ", out of memory" * memory, "alone" * memory
-
-
-def in_words(error: BaseException) -> str:
-    """An exception in one line; ours are sentences already."""
-    try:
-        text = " ".join(str(error).split())[:500]
-    except Exception:  # of its own making
-        text = "it cannot say why"
-    return text if isinstance(error, FedlibError) else ": ".join(filter(None, (type(error).__name__, text)))
 
 
 class Bar(tqdm):

@@ -12,10 +12,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, in_words
 from fedlib.core.spec import RunSpec
 from fedlib.runs.execute import complete, keep
-from fedlib.runs.processes import PATIENCE, SHARE, Bar, in_words, longest_wait, report, train_apart
+from fedlib.runs.processes import PATIENCE, SHARE, Bar, longest_wait, report, train_apart
 from fedlib.runs.record import Record
 from fedlib.runs.store import Store
 from fedlib.runs.worker import call

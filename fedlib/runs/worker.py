@@ -165,8 +165,7 @@ def called(driver: int, module: str, function: str, arguments: tuple) -> None:
                 os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)
             time.sleep(0.1)
         os.killpg(0, signal.SIGKILL)
-    from fedlib.core.errors import FedlibError
-    from fedlib.runs.processes import in_words
+    from fedlib.core.errors import FedlibError, in_words
 
     code = 0
     try:
