@@ -67,7 +67,6 @@ class Record:
     @classmethod
     def not_begun(cls, spec: RunSpec) -> "Record":
         """Stands for a run of which there is nothing yet; it is never written."""
-
         nobody = {"fingerprint": "", "sizes": []}
         return cls.of_run(spec, {}, nobody, "", {}, 0.0, probes=sections(spec.probes), rounds=0)
 
@@ -137,15 +136,11 @@ class Record:
 
     def has(self, spec: "RunSpec | Measure") -> bool:
         """Whether it holds everything that ``spec`` asks of this run, measured as it is measured today."""
-        if spec.probes is None:
-            return True
-
         wanted = sections(spec.probes)
         return all(self.probes.get(text, {}).get("revision") == one["revision"] for text, one in wanted.items())
 
     def probe(self, text: str) -> dict[str, list]:
         """One probe's series, such as ``record.probe("spread")["tau"]``, with its own ``round``."""
-
         alike = [one for one in self.probes if one.partition("(")[0] == text]  # a bare name, if only one has it
         name = canonical_probes(text) or text
         name = alike[0] if name not in self.probes and len(alike) == 1 else name
