@@ -9,7 +9,6 @@ import warnings
 import click
 
 from fedlib import __version__
-from fedlib.cli.options import Group
 from fedlib.core.errors import FedlibError, quoted
 
 STOPPED = "Stopped. What was finished is kept and unfinished runs resume: give the same command again to go on."
@@ -41,7 +40,7 @@ COMMANDS = {  # in the order of --help; where each is, and what it says there
 }
 
 
-class Commands(Group):
+class Commands(click.Group):
     """Commands by name; a module is imported when one of its commands is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
