@@ -15,6 +15,7 @@ from fedlib.core.registry import parse
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.data import DATASETS
 from fedlib.runs.measures import MEASURES
+from fedlib.runs.partial import span
 from fedlib.runs.record import Record
 
 OWN, PART, REDUCED, STAND_IN = GRADES = ("own", "own, r of T rounds", "reduced", "stand-in")  # the best first
@@ -144,7 +145,6 @@ class Evidence:
     def rounds(self, cells: Iterable[Mapping], methods: Iterable[str] | None = None) -> str:
         """Such as ``60 of 200`` or ``62 to 140 of 200``: the rounds of the runs behind these cells, and the paper's."""
         found = [self.of(cell, methods) for cell in cells]
-        span = lambda values: " to ".join(str(v) for v in sorted({min(values), max(values)}))  # noqa: E731
         return f"{span([g.done for g in found])} of {span([g.due for g in found])}"
 
 
