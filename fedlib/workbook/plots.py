@@ -52,7 +52,7 @@ def style_or_default(name: str, place: int) -> dict:
         return {"label": name, "color": PALETTE[n], "marker": MARKERS[n], "linestyle": LINES[n % len(LINES)]}
 
 
-def panels(count: int, height: float = 3.7, width: float = 4.6, **kw: Any) -> tuple[Figure, list]:
+def panels(count: int, height: float = 3.7, width: float = 4.6, ylabel: str = "", **kw: Any) -> tuple[Figure, list]:
     """Axes in the common look, two in a row. The figure is closed, so that a cell shows it once: by returning it."""
     rows, columns = -(-count // 2), min(count, 2)
     with sns.axes_style("whitegrid", {"grid.color": ".9", "axes.edgecolor": ".4"}), sns.plotting_context("notebook"):
@@ -63,6 +63,8 @@ def panels(count: int, height: float = 3.7, width: float = 4.6, **kw: Any) -> tu
     sns.despine(figure)
     for axis in axes.flat[count:]:
         axis.remove()
+    for axis in axes[:, 0]:
+        axis.set_ylabel(ylabel)
     return figure, list(axes.flat[:count])
 
 
@@ -100,7 +102,7 @@ def learning_curves(
     groups = list(dict.fromkeys(frame[by]))
     if not groups:
         return nothing()
-    figure, axes = panels(len(groups), sharey=sharey)
+    figure, axes = panels(len(groups), ylabel=ylabel, sharey=sharey)
     for axis, group in zip(axes, groups, strict=True):
         methods = frame[frame[by] == group].groupby("method", sort=False)
         for place, (method, runs) in enumerate(methods):
@@ -121,8 +123,6 @@ def learning_curves(
             seen = frame.loc[((frame[by] == group) | sharey) & (frame[x] > skip), value]
             room = 0.05 * (seen.max() - seen.min())
             axis.set_ylim(seen.min() - room, seen.max() + room)
-    for axis in axes[::2]:
-        axis.set_ylabel(ylabel)
     legend(figure, axes)
     return figure
 
@@ -170,15 +170,13 @@ def partition_bubbles(counts: ArrayLike | dict[str, ArrayLike]) -> Figure:
     splits = {name: np.asarray(c) for name, c in (counts if isinstance(counts, dict) else {"": counts}).items()}
     clients, classes = next(iter(splits.values())).shape
     size = {"width": min(14, 3 + 0.3 * clients) / len(splits) ** 0.5, "height": 1.5 + 0.3 * classes}
-    figure, axes = panels(len(splits), **size, sharey=True)
+    figure, axes = panels(len(splits), **size, ylabel="class", sharey=True)
     for axis, (name, held) in zip(axes, splits.items(), strict=True):
         area = min(220, 9000 / clients) / len(splits) ** 0.5 * held[held > 0] / held.max()
         axis.scatter(*np.argwhere(held > 0).T, s=area, color=PALETTE[0], alpha=0.75, linewidth=0)
         axis.set(xlabel="client", title=name, xlim=(-0.8, clients - 0.2), ylim=(classes - 0.2, -0.8))
         axis.set_yticks(range(classes))
         axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    for axis in axes[::2]:
-        axis.set_ylabel("class")
     return figure
 
 
@@ -192,7 +190,7 @@ def dots(
     draws a line across.
     """
     groups, methods = (list(dict.fromkeys(frame[name])) for name in (by, "method"))
-    figure, axes = panels(len(groups), **{"sharey": True} | kw)
+    figure, axes = panels(len(groups), **{"ylabel": ylabel, "sharey": True} | kw)
     for axis, group in zip(axes, groups, strict=True):
         part = frame[frame[by] == group]
         levels = list(dict.fromkeys(part[x]))
@@ -213,8 +211,6 @@ def dots(
         axis.set_xticks(range(len(levels)), [f"{v:g}" if isinstance(v, int | float) else v for v in levels])
         label = xlabel[group] if isinstance(xlabel, dict) else xlabel or x
         axis.set(title=(titles or {}).get(group, group), xlabel=label, xlim=(-0.6, len(levels) - 0.4))
-    for axis in axes[::2]:
-        axis.set_ylabel(ylabel)
     if len(methods) > 1:
         legend(figure, axes)
     return figure
@@ -228,7 +224,7 @@ def layer_curves(frame: pd.DataFrame, by: str, **kw: Any) -> Figure:
     groups = list(dict.fromkeys(frame[by]))
     if not groups:
         return nothing()
-    figure, axes = panels(len(groups), **kw)
+    figure, axes = panels(len(groups), ylabel="gamma", **kw)
     for axis, group in zip(axes, groups, strict=True):
         part = frame[frame[by] == group]
         body = [layer for layer in dict.fromkeys(part["layer"]) if layer != "classifier"]
@@ -243,8 +239,6 @@ def layer_curves(frame: pd.DataFrame, by: str, **kw: Any) -> Figure:
         axis.set(title=group, xlabel="communication round")
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axis.ticklabel_format(axis="y", useOffset=False)
-    for axis in axes[::2]:
-        axis.set_ylabel("gamma")
     legend(figure, axes)
     return figure
 
@@ -255,15 +249,13 @@ def histograms(frame: pd.DataFrame, by: str, limit: float, **kw: Any) -> Figure:
     Shares of all parameters on a logarithmic axis; what lies beyond is in the outermost bins.
     """
     groups = list(dict.fromkeys(frame[by]))
-    figure, axes = panels(len(groups), sharey=True, **kw)
+    figure, axes = panels(len(groups), ylabel="share of parameters", sharey=True, **kw)
     for axis, group in zip(axes, groups, strict=True):
         for n, (method, runs) in enumerate(frame[frame[by] == group].groupby("method", sort=False)):
             counts = np.mean([c / np.sum(c) for c in map(np.asarray, runs["counts"])], axis=0)
             mark = {name: value for name, value in style_or_default(method, n).items() if name != "marker"}
             axis.stairs(counts, np.linspace(-limit, limit, len(counts) + 1), **mark, linewidth=1.8)
         axis.set(title=group, xlabel="parameter", yscale="log")
-    for axis in axes[::2]:
-        axis.set_ylabel("share of parameters")
     legend(figure, axes)
     return figure
 
