@@ -235,13 +235,10 @@ def _cell_number(notebook: Notebook, error: Any) -> str:
 
 
 def execute_all(
-    jobs: list[tuple[Notebook, dict]],
-    workers: int = 1,
-    out: Path = BUILD,
-    done: Callable[[Notebook, Path], None] = lambda notebook, path: None,
-) -> list[Path]:
+    jobs: list[tuple[Notebook, dict]], workers: int, out: Path, done: Callable[[Notebook, Path], object]
+) -> None:
     """Execute several notebooks in parallel processes; all are tried before a failure is raised."""
-    paths, failures = {}, []
+    failures = []
     context = multiprocessing.get_context("spawn")  # a forked child would share torch's threads
     pool = ProcessPoolExecutor(min(workers, len(jobs)) or 1, context, use_forked_kernels)
     bar = tqdm(total=len(jobs), desc="notebooks", unit="notebook", file=sys.stderr, disable=None)
@@ -250,8 +247,7 @@ def execute_all(
         for future in as_completed(futures):
             notebook = futures[future]
             try:
-                paths[notebook] = future.result()
-                done(notebook, paths[notebook])
+                done(notebook, future.result())
             except FedlibError as error:
                 failures.append(str(error))
             except BrokenProcessPool:
@@ -266,7 +262,6 @@ def execute_all(
         pool.shutdown(cancel_futures=True)
     if failures:
         raise FedlibError("\n".join(failures))
-    return [paths[notebook] for notebook, _ in jobs]
 
 
 def update(notebook: Notebook, executed: Path) -> None:
