@@ -46,23 +46,18 @@ class Record:
     ) -> "Record":
         """Of a run to its end; ``rounds``, if given, says how many of its rounds are done so far."""
         half = rounds is not None and rounds < spec.rounds and not error
-        body = {
-            "format": FORMAT,
-            "id": spec.id,
+        body: dict[str, Any] = {
             "spec": spec.to_json(),
-            "revisions": spec.revisions,
             "status": "diverged" if error else "partial" if half else "ok",
             "error": error,
             "summary": summary(series.get("accuracy", [])),
             "series": series,
             "partition": partition,
             "cohorts": cohorts,
-            "environment": environment,
-            "seconds": round(seconds, 1),
         }
         body |= {"probes": probes} if probes else {}
         body |= {"rounds_done": rounds} if half else {}
-        return cls({**body, "checksum": checksum(body)})
+        return cls.sealed(spec, environment, seconds, body)
 
     @classmethod
     def not_begun(cls, spec: RunSpec) -> "Record":
@@ -72,15 +67,13 @@ class Record:
 
     @classmethod
     def of_measure(cls, measure: Measure, result: Any, environment: dict, seconds: float) -> "Record":
-        body = {
-            "format": FORMAT,
-            "id": measure.id,
-            "measurement": measure.to_json(),
-            "revisions": measure.revisions,
-            "result": result,
-            "environment": environment,
-            "seconds": round(seconds, 1),
-        }
+        return cls.sealed(measure, environment, seconds, {"measurement": measure.to_json(), "result": result})
+
+    @classmethod
+    def sealed(cls, job: RunSpec | Measure, environment: dict, seconds: float, found: dict) -> "Record":
+        """With what every record has, and the checksum."""
+        body = {"format": FORMAT, "id": job.id, "revisions": job.revisions, **found}
+        body |= {"environment": environment, "seconds": round(seconds, 1)}
         return cls({**body, "checksum": checksum(body)})
 
     @classmethod
