@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedlib.core.spec import RunSpec
+from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs.record import Record
 
 # On another kind of processor sums are rounded differently, and the paths part. How far a number may be off after the
@@ -77,5 +77,8 @@ def _first_moved(
     return ""
 
 
-def label(spec: RunSpec) -> str:
+def label(spec: RunSpec | Measure) -> str:
+    """A run or measurement in a few words."""
+    if isinstance(spec, Measure):
+        return spec.text
     return f"{spec.algorithm} on {spec.dataset}, {spec.model}, seed {spec.seed}"

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from fedlib.core.device import cards
 from fedlib.core.errors import FedlibError, cause, in_words
 from fedlib.core.spec import Measure, RunSpec
+from fedlib.runs.compare import label
 from fedlib.runs.estimate import estimate, longest_round
 from fedlib.runs.execute import run_one
 from fedlib.runs.store import Store
@@ -108,10 +109,6 @@ def report(failures: dict[RunSpec, str], todo: list[RunSpec]) -> None:
     if lines:
         kept = "all others are done and kept, and the same command tries these again"
         raise FedlibError("\n".join([f"{len(lines)} of {len(todo)} runs failed; {kept}:", *lines]))
-
-
-def label(spec: RunSpec | Measure) -> str:
-    return spec.text if isinstance(spec, Measure) else f"{spec.algorithm} on {spec.dataset}, seed {spec.seed}"
 
 
 def longest_wait(spec: RunSpec | Measure) -> float:
