@@ -191,6 +191,10 @@ class FlatModel:
         self.parameters = list(self.model.parameters())
         self.gradients: list[Any] = [p.grad for p in self.parameters]
 
+    def load(self, theta: Tensor, buffers: Tensor) -> None:
+        self.theta.copy_(theta)
+        self.buffers.copy_(buffers)
+
     def backward(self, loss: Tensor) -> None:
         """The gradient of ``loss`` into ``grad``: one copy; zeroing and accumulating would pass over it thrice."""
         torch._foreach_copy_(self.gradients, torch.autograd.grad(loss, self.parameters, materialize_grads=True))

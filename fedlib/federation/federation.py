@@ -136,8 +136,7 @@ class Federation:
         personal, keeps = algorithm.personal(flat.layout, device()), any(p.keeps for p in algorithm.locals)
         for row, (k, epochs) in enumerate(chosen):
             kept, anchor = state.clients.get(k, {}), state.theta
-            flat.theta.copy_(anchor)
-            flat.buffers.copy_(state.buffers)
+            flat.load(anchor, state.buffers)
             if personal and "model" in kept:
                 for vector, own, mask in zip((flat.theta, flat.buffers), kept["model"], personal, strict=True):
                     vector[mask] = own[mask]
@@ -187,8 +186,7 @@ class Federation:
 
     def score(self, kept: dict, k: int = 0, fit: Sequence[Local] = ()) -> tuple[float, float]:
         flat = self.flat
-        for vector, own in zip((flat.theta, flat.buffers), kept["model"], strict=True):
-            vector.copy_(own)
+        flat.load(*kept["model"])
         if fit:
             data = gather(self.x, self.indices[k]), self.y[self.indices[k]]
             client = self.client(k, 0, kept["model"][0], data)

@@ -150,11 +150,6 @@ def cosines(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(norms > 0, a @ b.T / norms, 0.0)
 
 
-def load_weights(fed: Fed, theta: Tensor, buffers: Tensor) -> None:
-    fed.flat.theta.copy_(theta)
-    fed.flat.buffers.copy_(buffers)
-
-
 def draw(fed: Fed, purpose: str, samples: int | None, on: str) -> tuple[Tensor, Tensor]:
     """``samples`` of the test set or of all clients' training data, the same in every round; None is all."""
     x, y = (fed.x_test, fed.y_test) if on == "test" else (fed.x, fed.y)

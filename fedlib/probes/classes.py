@@ -16,7 +16,7 @@ from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
 from fedlib.data import DATASETS
 from fedlib.models.base import eval_for_gradients, evaluate
-from fedlib.probes.base import PROBES, Fed, Probe, by_id, cosines, draw, load_weights, round_significant
+from fedlib.probes.base import PROBES, Fed, Probe, by_id, cosines, draw, round_significant
 
 
 @PROBES.register("groups")
@@ -28,7 +28,7 @@ class Groups(Probe):
 
     @torch.no_grad()
     def measure(self, fed: Fed, r: Round) -> dict:
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         model = fed.flat.model.eval()
         right = torch.cat([model(x).argmax(1) for x in fed.x_test.split(1000)]) == fed.y_test
         groups = {"classes": (fed.y_test, fed.classes)}
@@ -65,10 +65,10 @@ class Ensemble(Probe):
         (counts,), (x, y), model = r.need("counts"), draw(fed, "ensemble", self.samples, "test"), fed.flat.model.eval()
         said = []
         for theta, buffers in zip(r.thetas, r.client_buffers, strict=True):
-            load_weights(fed, theta, buffers)
+            fed.flat.load(theta, buffers)
             said.append(model(x))
         said = torch.stack(said)
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         found = loudness(said, y) | {"active": float((model.features(x) > 0).double().mean())}
         found["holds"] = int((counts[found["holds"]] > 0).sum())
         return {name: round_significant(value) for name, value in found.items()}
@@ -141,7 +141,7 @@ class Relations(Probe):
         """Eq. 7: over the clients' trained models, each on its own data; a class that nobody holds is itself."""
         flat, sums, counts = fed.flat, 0.0, 0.0
         for k, theta, buffers in zip(r.ids, r.thetas, r.client_buffers, strict=True):
-            load_weights(fed, theta, buffers)
+            fed.flat.load(theta, buffers)
             data = gather(fed.x, fed.indices[k]), fed.y[fed.indices[k]]
             mine, held = soft_labels(
                 Client(
@@ -192,7 +192,7 @@ class Pull(Probe):
         for k, theta, buffers in zip(r.ids, r.thetas, r.client_buffers, strict=True):
             places = {"start": (r.aggregate, r.aggregate_buffers), "end": (theta, buffers)}
             for when, place in places.items():
-                load_weights(fed, *place)
+                fed.flat.load(*place)
                 by_loss = entry.view(loss_gradient(fed, k)).norm()
                 by_term = 2 * slope(entry.view(fed.flat.theta), omega).norm() / len(omega) ** 2
                 found[when].append([float(by_loss), float(by_term)])
@@ -223,7 +223,7 @@ class HeldOut(Probe):
             raise FedlibError("held_out scores on the server's own data: set proxy, such as balanced(size=1000).")
 
     def measure(self, fed: Fed, r: Round) -> dict:
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         return {"accuracy": round_significant(100 * evaluate(fed.flat.model, *fed.proxy)[0])}
 
 
@@ -248,7 +248,7 @@ class Augmented(Probe):
         return (self.draws + 1) * test / 3
 
     def measure(self, fed: Fed, r: Round) -> dict:
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         rng = stream(fed.spec.seed, "probe augmented", r.number)
         pictures = [augment(fed.x_test, rng, self.degrees) for _ in range(self.draws)]
         right = [100 * evaluate(fed.flat.model, x, fed.y_test)[0] for x in (fed.x_test, *pictures)]
@@ -297,7 +297,7 @@ class Tsne(Probe):
         from sklearn.manifold import TSNE
 
         x, y = draw(fed, "tsne", self.samples, "test")
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         features = torch.nn.functional.normalize(fed.flat.model.eval().features(x).double())
         rows = torch.nn.functional.normalize(r.layout.classifier.entries[0].view(r.aggregate).double())
         seed = int(stream(fed.spec.seed, "probe tsne").integers(2**31))

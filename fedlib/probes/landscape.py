@@ -16,7 +16,7 @@ from fedlib.core.layout import FlatModel
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
 from fedlib.models.base import evaluate, twice_differentiable
-from fedlib.probes.base import PROBES, Fed, Probe, by_id, draw, load_weights, round_significant, shares
+from fedlib.probes.base import PROBES, Fed, Probe, by_id, draw, round_significant, shares
 
 
 @PROBES.register("histogram")
@@ -75,7 +75,7 @@ class Descent(Probe):
         x, y = draw(fed, "descent", self.samples, "train")
         loss = loss_at(fed, r, x, y)
         before, after = loss(r.theta), loss(r.aggregate)
-        load_weights(fed, r.theta, r.buffers)
+        fed.flat.load(r.theta, r.buffers)
         fed.flat.model.eval()
         fed.flat.backward(F.cross_entropy(fed.flat.model(x), y))
         linear = fed.flat.grad @ (r.theta - r.aggregate)
@@ -106,7 +106,7 @@ class Hessian(Probe):
 
     def measure(self, fed: Fed, r: Round) -> dict:
         x, y = draw(fed, "hessian", self.samples, self.on)
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         start = stream(fed.spec.seed, "probe hessian", r.number).standard_normal(r.layout.size)
         try:
             values, vectors = top_eigen(hessian_product(fed.flat, x, y), start, self.top, self.precision)
@@ -168,7 +168,7 @@ class Simplex(Probe):
         data = draw(fed, "simplex", self.samples, "test")
         losses = []
         for lam in grid:
-            load_weights(fed, lam @ r.thetas[rows], lam @ r.client_buffers[rows])
+            fed.flat.load(lam @ r.thetas[rows], lam @ r.client_buffers[rows])
             losses.append(evaluate(fed.flat.model, *data)[1])
         found = {"best": round_significant(grid[int(np.argmin(losses))])}
         return found | ({"loss": round_significant(losses)} if self.landscape else {})
@@ -194,7 +194,7 @@ def loss_at(fed: Fed, r: Round, x: Tensor, y: Tensor) -> Callable[[Tensor], floa
     """The loss on (x, y) as a function of the parameters, with the new model's buffers."""
 
     def loss(theta: Tensor) -> float:
-        load_weights(fed, theta, r.aggregate_buffers)
+        fed.flat.load(theta, r.aggregate_buffers)
         return evaluate(fed.flat.model, x, y)[1]
 
     return loss

@@ -19,7 +19,7 @@ from fedlib.core.layout import gather
 from fedlib.core.registry import canonical
 from fedlib.core.spec import RunSpec
 from fedlib.models.base import evaluate
-from fedlib.probes.base import PROBES, Fed, Probe, averaged, by_id, cosines, load_weights, round_significant, shares
+from fedlib.probes.base import PROBES, Fed, Probe, averaged, by_id, cosines, round_significant, shares
 
 
 @PROBES.register("spread")
@@ -90,7 +90,7 @@ class Losses(Probe):
 
     def measure(self, fed: Fed, r: Round) -> dict:
         def loss(theta: Tensor, buffers: Tensor, rows: Tensor) -> float:
-            load_weights(fed, theta, buffers)
+            fed.flat.load(theta, buffers)
             return evaluate(fed.flat.model, gather(fed.x, rows), fed.y[rows])[1]
 
         each = [loss(*sent, fed.indices[k]) for *sent, k in zip(r.thetas, r.client_buffers, r.ids, strict=True)]
@@ -320,7 +320,7 @@ class Ideal(Probe):
 
     def vector(self, fed: Fed, r: Round) -> Tensor:
         everyone = torch.cat(fed.indices)
-        load_weights(fed, r.theta, r.buffers)
+        fed.flat.load(r.theta, r.buffers)
         # As one more client, whose id no other has: its batches come from a stream of their own.
         fed.train_on(gather(fed.x, everyone), fed.y[everyone], fed.spec.clients, r.number, self.epochs)
         return fed.flat.theta - r.theta
