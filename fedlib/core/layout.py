@@ -4,7 +4,6 @@
 the classifier. It alone converts memory formats: a 4-d weight may be stored channels-last inside its slice.
 """
 
-import copy
 import math
 import mmap
 from dataclasses import dataclass
@@ -172,9 +171,6 @@ class FlatModel:
         self.layout = Layout.of_model(model, channels_last)
         self.theta, self.buffers = self.layout.pack(model.state_dict(), device, dtype)
         self.grad = torch.zeros_like(self.theta)
-        self._attach()
-
-    def _attach(self) -> None:
         owners = dict(self.model.named_modules())
         for e in self.layout.entries:
             module, _, name = e.name.rpartition(".")
@@ -198,18 +194,3 @@ class FlatModel:
     def backward(self, loss: Tensor) -> None:
         """The gradient of ``loss`` into ``grad``: one copy; zeroing and accumulating would pass over it thrice."""
         torch._foreach_copy_(self.gradients, torch.autograd.grad(loss, self.parameters, materialize_grads=True))
-
-    def to(self, device: torch.device | str) -> "FlatModel":
-        self.theta, self.grad, self.buffers = (t.to(device) for t in (self.theta, self.grad, self.buffers))
-        self._attach()
-        return self
-
-    def __deepcopy__(self, memo: dict) -> "FlatModel":
-        # The views are re-made rather than copied: deepcopy would give every view a storage of its own.
-        twin = object.__new__(FlatModel)
-        twin.layout = self.layout
-        twin.theta, twin.grad, twin.buffers = self.theta.clone(), self.grad.clone(), self.buffers.clone()
-        detached = {id(p): nn.Parameter(p.detach().clone()) for p in self.model.parameters()}
-        twin.model = copy.deepcopy(self.model, detached)
-        twin._attach()
-        return twin
