@@ -17,13 +17,9 @@ def shown(node: nbformat.NotebookNode, mime: str) -> list:
     return [output["data"][mime] for output in outputs if mime in output.get("data", {})]
 
 
-def headline(node: nbformat.NotebookNode) -> str:
-    return " · ".join(shown(node, HEADLINE))
-
-
 def linked(node: nbformat.NotebookNode) -> str:
     """The headline, with a link where a verdict stands on less than the paper's own setting."""
-    line = headline(node)
+    line = " · ".join(shown(node, HEADLINE))
     small = any(claim["grade"] in (REDUCED, STAND_IN) for claims in shown(node, MIME) for claim in claims)
     return f"{line} · {TRANSFER}" if line and small else line
 

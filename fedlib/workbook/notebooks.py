@@ -22,7 +22,7 @@ from fedlib.core.paths import IN_CLONE, ROOT, require_clone
 from fedlib.core.registry import literal, require_one_of
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.workbook import MIME, settings
-from fedlib.workbook.first_cell import headed, headline, linked, shown, write
+from fedlib.workbook.first_cell import headed, linked, shown, write
 from fedlib.workbook.kernels import use_forked_kernels
 from fedlib.workbook.settings import SCALES
 
@@ -128,11 +128,6 @@ class Notebook:
     def claims(self) -> list[dict]:
         """What the executed notebook says of the paper's claims; empty before it was executed."""
         return [claim for found in shown(self.node, MIME) for claim in found]
-
-    @property
-    def headline(self) -> str:
-        """One line on what its verdicts stand on; empty before it was executed."""
-        return headline(self.node)
 
 
 def typed(where: str, value: Any, default: Any) -> Any:
