@@ -16,7 +16,8 @@ from fedlib.core.layout import FlatModel, gather, matrix
 from fedlib.core.optimizers import OPTIMIZERS
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
-from fedlib.data import TRANSFORMS, Stored, corruption, load, partition, proxy, subset
+from fedlib.data import TRANSFORMS, Stored, load, partition, proxy, subset
+from fedlib.data.corruption import CORRUPTIONS
 from fedlib.federation.cohort import can_vectorise, train_together
 from fedlib.federation.graphs import RecordedStep, can_record
 from fedlib.federation.state import RunState
@@ -36,7 +37,7 @@ class Federation:
         domains = None if data.domain_train is None else data.domain_train.numpy()
         self.partition = partition.split(spec.partition, labels, spec.clients, spec.seed, domains, data.classes)
         if spec.corruption:
-            labels = corruption.corrupt(spec.corruption, labels, self.partition, spec.seed)
+            labels = CORRUPTIONS.make(spec.corruption).apply(labels, self.partition, spec.seed)
         held, test = None, np.arange(len(data.y_test))
         if spec.proxy:
             held, test = proxy.cut(spec.proxy, data.y_test.numpy(), spec.seed)
