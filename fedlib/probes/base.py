@@ -120,7 +120,7 @@ def preserve_model(flat: FlatModel) -> Iterator[None]:
 
 def round_significant(values: Tensor | ArrayLike) -> list | float:
     """Nested lists of four significant digits, to keep records small."""
-    values = values.tolist() if isinstance(values, Tensor) or hasattr(values, "tolist") else values
+    values = values.tolist() if hasattr(values, "tolist") else values
     return [round_significant(v) for v in values] if isinstance(values, list | tuple) else float(f"{values:.4g}")
 
 
