@@ -8,7 +8,7 @@ from fedlib.core.errors import FedlibError
 from fedlib.workbook import claims as module
 from fedlib.workbook.claims import WORDS, Claim, Definition, Effect, adjusted, decide, definitions, judge
 from fedlib.workbook.evidence import OWN, PART, REDUCED, STAND_IN, Grade
-from fedlib.workbook.first_cell import TRANSFER
+from fedlib.workbook.first_cell import linked
 from fedlib.workbook.notebooks import find
 from fedlib.workbook.settings import PAPERS
 from fedlib.workbook.tables import claims_html, claims_plain, mean_text, verdict_text
@@ -254,7 +254,7 @@ def test_claims_and_effects_match_one_to_one_over_all_pages():
 def test_the_first_cell_says_what_the_page_stands_on():
     for nb in find():
         line = next((text for text in nb.node.cells[0].source.splitlines() if text.startswith("> ")), "")
-        assert line.removesuffix(f" · {TRANSFER}") == f"> {nb.headline}", f"run: fedlib run {nb.name} --update"
+        assert line == f"> {linked(nb.node)}", f"run: fedlib run {nb.name} --update"
 
 
 def test_no_claim_below_own_is_called_reproduced():

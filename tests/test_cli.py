@@ -118,7 +118,7 @@ def test_what_was_taken_without_a_word_is_refused(shell, tmp_path, arguments, wo
 @pytest.mark.parametrize("module", ["fedlib", "fedlib.cli"])
 def test_the_command_is_a_module_too(module, environment):
     done = subprocess.run([sys.executable, "-m", module, "lst"], env=environment, capture_output=True, text=True)
-    assert done.returncode == 2 and "No such command 'lst' (did you mean 'list'?). See 'fedlib --help'." in done.stderr
+    assert done.returncode == 2 and "No such command 'lst'. Did you mean 'list'? See 'fedlib --help'." in done.stderr
 
 
 @pytest.mark.parametrize("command", ["simulate", "compare", "audit"])

@@ -457,9 +457,9 @@ def test_other_matlab_files_are_refused_before_they_are_unpacked(folder, small):
 
 def test_only_pixels_are_scaled():
     numbers, counts = torch.tensor([[0, 9, 31999]], dtype=torch.int32), torch.tensor([[0.0, 3.0]]).half()
-    for transform in ("unit", "half"):
-        assert data.to_float(numbers, transform) is numbers
-        assert data.to_float(counts, transform).dtype == torch.float32 and data.to_float(counts, transform)[0, 1] == 3
+    for transform in data.TRANSFORMS.values():
+        assert transform(numbers) is numbers
+        assert transform(counts).dtype == torch.float32 and transform(counts)[0, 1] == 3
 
 
 @pytest.mark.parametrize(

@@ -83,13 +83,12 @@ def test_unknown_names_list_what_is_allowed():
         settings.build_grid("fedlaw", [("fashion_mlp", 1)], settings.methods("fedlaw", "laptop", "law"), [8], "laptop")
 
 
-def test_differences_name_every_changed_setting_and_nothing_else():
-    changed = settings.differences("fedlap", ["mnist", "cifar10"], "laptop").set_index(["panel", "setting"])
-    assert set(changed.index) == {("cifar10", s) for s in ("model", "subset", "test_subset", "partition", "rounds")}
-    assert changed.loc[("cifar10", "rounds")].tolist() == [100, 50]
-    assert changed.loc[("cifar10", "subset")].tolist() == [40000, 5000]
-    assert changed.loc[("cifar10", "test_subset")].tolist() == ["all", 2000]
-    assert settings.differences("fedlap", ["mnist", "cifar10"], "paper").empty
+def test_a_scale_changes_what_its_panel_says_and_nothing_else():
+    assert settings.setting("fedlap", "mnist", "laptop") == settings.setting("fedlap", "mnist", "paper")
+    theirs, here = (settings.setting("fedlap", "cifar10", scale) for scale in ("paper", "laptop"))
+    changed = {name: (theirs.get(name), value) for name, value in here.items() if theirs.get(name) != value}
+    assert set(changed) == {"model", "subset", "test_subset", "partition", "rounds"}
+    assert (changed["rounds"], changed["subset"], changed["test_subset"]) == ((100, 50), (40000, 5000), (None, 2000))
 
 
 def test_an_exhibits_own_choice_replaces_the_papers():

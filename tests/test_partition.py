@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlib.core.errors import FedlibError
-from fedlib.data.corruption import CORRUPTIONS, corrupt
+from fedlib.data.corruption import CORRUPTIONS
 from fedlib.data.partition import PARTITIONS, holdout, split
 from fedlib.data.proxy import cut
 
@@ -245,7 +245,7 @@ def test_a_proxy_must_leave_something_to_score_on():
 def test_swap_exchanges_two_labels_on_that_share_of_the_clients(fraction, corrupted):
     y = labels(2000)
     p = split("iid", y, 20, 0)
-    new = corrupt(f"swap(fraction={fraction})", y, p, 0)
+    new = CORRUPTIONS.make(f"swap(fraction={fraction})").apply(y, p, 0)
     touched = [k for k, i in enumerate(p.indices) if (new[i] != y[i]).any()]
     assert touched == CORRUPTIONS.make(f"swap(fraction={fraction})").clients(20, 0).tolist()
     assert len(touched) == corrupted
@@ -264,7 +264,7 @@ def test_a_larger_share_corrupts_the_same_clients_and_more():
 def test_swap_is_felt_by_a_client_with_a_single_class():
     y = np.repeat([0, 1, 2], 30)
     p = split("shards(per_client=1)", y, 3, 0)
-    assert (corrupt("swap(fraction=1)", y, p, 0) != y).all()
+    assert (CORRUPTIONS.make("swap(fraction=1)").apply(y, p, 0) != y).all()
 
 
 @given(n=st.integers(0, 200), fraction=st.floats(0, 0.99), seed=st.integers(0, 10**6))

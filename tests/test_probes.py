@@ -17,14 +17,7 @@ from fedlib.core.device import one_thread
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel, Layout
 from fedlib.core.spec import Measure, RunSpec
-from fedlib.data.distances import (
-    alignment,
-    heterogeneity_degree,
-    labelled_transport,
-    similarity,
-    transport,
-    weight_correlations,
-)
+from fedlib.data.distances import alignment, labelled_transport, similarity, transport
 from fedlib.federation.federation import Federation
 from fedlib.models import MODELS, build
 from fedlib.models.base import evaluate
@@ -497,18 +490,6 @@ def test_transport_by_hand():
     assert labelled_transport(a, labels, a, np.array([7, 7])) == pytest.approx(math.sqrt(0.5))
     assert similarity([0.0, 1.0]).tolist() == [1.0, 0.5]
     assert alignment([[3, 4], [1, 0]], [3, 4]) == pytest.approx([1.0, 0.6])
-
-
-def test_heterogeneity_degree_by_hand():
-    assert heterogeneity_degree([[1, 3], [0, 8], [5, 5]]).tolist() == [16.0, 4.0, math.inf]
-
-
-def test_correlation_of_weights_with_data_by_hand():
-    counts = [[3, 1], [2, 0], [4, 2]]  # shares vary by 1/16, 1/4 and 1/36 around their mean: degrees 16, 4 and 36
-    found = weight_correlations([[0.3, 0.2, 0.5], [0.1, 0.0, 0.1]], counts)
-    assert found["size"] == pytest.approx(np.corrcoef([0.4, 0.2, 0.6], [4, 2, 6])[0, 1]) == pytest.approx(1)
-    assert found["degree"] == pytest.approx(np.corrcoef([0.4, 0.2, 0.6], [16, 4, 36])[0, 1])
-    assert found["product"] == pytest.approx(np.corrcoef([0.4, 0.2, 0.6], [64, 8, 216])[0, 1])
 
 
 def test_clients_with_the_same_classes_are_close(tmp_path):

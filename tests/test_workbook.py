@@ -136,7 +136,7 @@ def test_executed_notebooks_show_their_claims_and_come_back_clean(notebook, tmp_
     bad = write_notebook(notebook.with_name("table02_fails.ipynb"), last="records['nobody']")
     out = tmp_path / "out"
     with pytest.raises(FedlibError) as failure:
-        execute_all([(Notebook(notebook), {}), (Notebook(bad), {"seeds": [1]})], 1, out)
+        execute_all([(Notebook(notebook), {}), (Notebook(bad), {"seeds": [1]})], 1, out, lambda notebook, path: None)
     # The failure names notebook, cell and error; the other notebook was still made.
     assert "mine/table02_fails failed in cell 7 (\"records['nobody']\") with KeyError: 'nobody'" in str(failure.value)
     assert sorted(p.name for p in out.rglob("*.*")) == ["table01_tiny.ipynb", "table02_fails.failed.ipynb"]

@@ -232,7 +232,7 @@ class Round:
             )
         return self.uploads[name]
 
-    def log(self, name: str, value, key: str | None = None) -> None:
+    def log(self, name: str, value: float | Tensor, key: str | None = None) -> None:
         """A number of this round, or one of several (``key`` is a layer, say)."""
         value = float(value)
         if key is None and not isinstance(self.logs.get(name), dict):

@@ -8,11 +8,12 @@ of a <class>", into its own at temperature T; the server pulls federated feature
 """
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedlib.algorithms.base import Batch, Client, Round, register
 from fedlib.algorithms.creff import CReFF
@@ -80,7 +81,7 @@ def contrast(scores: Tensor, variant: str) -> Tensor:
 
 
 @functools.cache
-def load_clip(name: str, directory: Path):
+def load_clip(name: str, directory: Path) -> tuple[nn.Module, Callable]:
     """(model, tokenizer); its weights are read as plain tensors, never as code."""
     try:
         torchvision()  # which open_clip imports
@@ -111,7 +112,7 @@ def text_features(name: str, directory: Path, class_names: tuple[str, ...]) -> T
 
 
 @torch.no_grad()
-def image_features(clip, images: Tensor, device: torch.device, batch: int = 100) -> Tensor:
+def image_features(clip: tuple, images: Tensor, device: torch.device, batch: int = 100) -> Tensor:
     """Of images as bytes, each resized and normalised as CLIP was trained."""
     model, cfg = clip[0].to(device), clip[0].visual.preprocess_cfg
     size = cfg["size"] if isinstance(cfg["size"], (tuple, list)) else (cfg["size"],) * 2

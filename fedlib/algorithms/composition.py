@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedlib.algorithms.base import ALGORITHMS, Local, Round, Server, Weighting, average, start_weights
 from fedlib.core.errors import FedlibError
-from fedlib.core.layout import Layout
+from fedlib.core.layout import Device, Layout
 from fedlib.core.registry import canonical
 
 
@@ -61,7 +61,7 @@ class Algorithm:
         """Whether the global model is complete: no part of it stays with the clients."""
         return all(p.shares and type(p).personal is Local.personal for p in self.locals)
 
-    def personal(self, layout: Layout, device=None) -> tuple[Tensor, Tensor] | None:
+    def personal(self, layout: Layout, device: Device = None) -> tuple[Tensor, Tensor] | None:
         """Masks of the parameters and of the buffers that stay with the clients; None if all are shared."""
         if not (modules := set().union(*(p.personal(layout) for p in self.locals))):
             return None

@@ -135,5 +135,5 @@ def mismatch(real: Tensor, fake: Tensor, width: int, variant: str) -> Tensor:
     return total
 
 
-def generator(r: Round, *key) -> torch.Generator:
+def generator(r: Round, *key: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(torch_seed(r.context["seed"], *key))

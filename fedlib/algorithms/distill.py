@@ -22,8 +22,7 @@ RELEASED = {"epochs": 20, "optimizer": "sgd(momentum=0.9, weight_decay=0.0005)",
 def fit(part: OnProxy, r: Round, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Train the aggregate by ``loss(logits, indices into the proxy)``; BN statistics follow, as in any training."""
     flat, (x, _) = r.need("model", "proxy")
-    flat.theta.copy_(r.aggregate)
-    flat.buffers.copy_(r.aggregate_buffers)
+    flat.load(r.aggregate, r.aggregate_buffers)
     optimizer = OPTIMIZERS.make(part.resolved.optimizer)
     if part.variant == "paper":
         moments = optimizer.state(flat.theta)
@@ -96,8 +95,7 @@ def mean_logits(r: Round, teachers: list[tuple[Tensor, Tensor]]) -> Tensor:
     total = 0
     with mode(r, flat, train=False):
         for theta, buffers in teachers:
-            flat.theta.copy_(theta)
-            flat.buffers.copy_(buffers)
+            flat.load(theta, buffers)
             total = total + torch.cat([flat.model(part) for part in x.split(1000)])
     return total / len(teachers)
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedlib.algorithms.base import Client, Local, Round, Server, register
 from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Entry
 
 
 @register("dw")
@@ -85,7 +86,7 @@ def mean_soft_labels(r: Round, variant: str) -> Tensor:
     return omega
 
 
-def classifier(c: Client):
+def classifier(c: Client) -> Entry:
     """Where the last layer's weight lives."""
     return c.layout.classifier.entries[0]
 

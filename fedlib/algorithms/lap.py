@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedlib.algorithms.base import Client, Local, register
 from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Entry
 
 
 @register("fedlap")
@@ -85,6 +86,6 @@ def turn(local: Tensor, anchor: Tensor) -> Tensor:
     return torch.where(norms > 0, gradient, 0.0)
 
 
-def spread(per_neuron: Tensor, w) -> Tensor:
+def spread(per_neuron: Tensor, w: Entry) -> Tensor:
     """One value per input neuron, shaped to broadcast over its outgoing weights."""
     return per_neuron.view(1, -1, *[1] * (len(w.shape) - 2))

@@ -3,6 +3,7 @@ Neural Networks", ICML 2023): aggregation weights learned on a proxy set.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -174,7 +175,7 @@ def log_weights(r: Round) -> None:
         r.log("lambda", round(value, 4), key=str(k))
 
 
-def backpropagation(flat: FlatModel):
+def backpropagation(flat: FlatModel) -> Callable[[Tensor, Tensor], Tensor | None]:
     """A function (x, y) that leaves the gradient of the cross-entropy in ``flat.grad``."""
     if hasattr(flat.model, "closed_form"):
         return flat.model.closed_form()

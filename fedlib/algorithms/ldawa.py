@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedlib.algorithms.base import Round, Weighting, register, start_weights
 from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Entry
 
 
 @register("ldawa")
@@ -42,7 +43,7 @@ class LDAWA(Weighting):
             columns = [self.of_tensor(r, e) for e in r.layout.entries]
         return torch.stack(columns, 1) / len(r.ids)
 
-    def of_tensor(self, r: Round, e) -> Tensor:
+    def of_tensor(self, r: Round, e: Entry) -> Tensor:
         clients, anchor = (r.client_buffers, r.buffers) if e.buffer else (r.thetas, r.theta)
         return cosines(clients[:, e.slice], anchor[e.slice]) if e.shape else torch.ones_like(r.sizes)
 

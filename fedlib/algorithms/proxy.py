@@ -67,7 +67,7 @@ def proxy_stream(r: Round) -> np.random.Generator:
 
 
 @contextmanager
-def mode(r: Round, flat: FlatModel, train: bool):
+def mode(r: Round, flat: FlatModel, train: bool) -> Iterator[None]:
     """The server's model in train or eval mode, with dropout keyed by the round; the mode it was in comes back."""
     before = flat.model.training
     torch.manual_seed(torch_seed(r.context["seed"], "proxy dropout", r.number))

@@ -9,7 +9,6 @@ import warnings
 import click
 
 from fedlib import __version__
-from fedlib.cli.options import Group
 from fedlib.core.errors import FedlibError, quoted
 
 STOPPED = "Stopped. What was finished is kept and unfinished runs resume: give the same command again to go on."
@@ -35,13 +34,13 @@ COMMANDS = {  # in the order of --help; where each is, and what it says there
     "corruptions": ("listings", "What can be wrong with clients' labels."),
     "optimizers": ("listings", "The optimisers of local training and of server methods."),
     "probes": ("listings", "What a run can measure besides accuracy; probes change none of its numbers."),
-    "measures": ("listings", "The measurements that are not runs."),
+    "measures": ("listings", "The measurements that are not runs: times, counts and distances."),
     "params": ("listings", "One method, model, data set … by its name: what it is, its parameters, their defaults."),
     "data": ("data", "The data sets: which are present, where they came from, their checksums."),
 }
 
 
-class Commands(Group):
+class Commands(click.Group):
     """Commands by name; a module is imported when one of its commands is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

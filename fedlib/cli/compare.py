@@ -56,7 +56,7 @@ def compare(
     jobs: int,
     gpus: float | None,
     as_json: bool,
-    **options,
+    **options: str | None,
 ) -> None:
     """Run several methods on one setting with the same seeds; what is above the base comes with a 95% t-interval.
 

@@ -2,11 +2,11 @@
 
 import click
 
-from fedlib.cli.options import Group, json_option, print_json, print_table
+from fedlib.cli.options import Command, json_option, print_json, print_table
 from fedlib.data import DATASETS, data_dir, get, inventory
 
 
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(invoke_without_command=True)
 @json_option
 @click.pass_context
 def data(context: click.Context, as_json: bool) -> None:
@@ -33,7 +33,7 @@ def data(context: click.Context, as_json: bool) -> None:
     click.echo(f"Data directory: {data_dir()} (FEDLIB_DATA names another); 'fedlib data get NAME' fetches a data set.")
 
 
-@data.command("get")
+@data.command("get", cls=Command)
 @click.argument("names", nargs=-1, required=True)
 def data_get(names: tuple[str, ...]) -> None:
     """Find or fetch data sets, verify their checksums and keep them.

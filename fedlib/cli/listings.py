@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import click
 
+from fedlib.cli import COMMANDS
 from fedlib.cli.options import Command, json_option, kind_of, print_json, print_table
 from fedlib.core.errors import FedlibError, meant, quoted
 from fedlib.core.registry import Registry, kinds, registry_of
@@ -80,10 +81,10 @@ def params(name: str, as_json: bool) -> None:
             )
 
 
-def listing(name: str, kind: str, about: str, example: str) -> click.Command:
+def listing(name: str, kind: str, example: str, more: str = "") -> click.Command:
     """The command ``name``, which lists the registry of this kind."""
 
-    @click.command(name, cls=Command, help=f"{about}\n\n\b\nfedlib {name}\n{example}")
+    @click.command(name, cls=Command, help=f"{COMMANDS[name][1]}{more}\n\n\b\nfedlib {name}\n{example}")
     @json_option
     def command(as_json: bool) -> None:
         rows = describe(registry_of(kind))
@@ -97,34 +98,15 @@ def listing(name: str, kind: str, about: str, example: str) -> click.Command:
     return command
 
 
-algorithms = listing(
-    "algorithms", "algorithm", "The algorithms with their parameters; parts are joined by '+'.",
-    "fedlib simulate ... --algorithm 'fedprox(mu=0.01)'",
-)  # fmt: skip
-models = listing("models", "model", "The models with their parameters.", "fedlib simulate ... --model 'mlp(hidden=64)'")
-partitions = listing(
-    "partitions", "partition", "The ways to deal a data set to clients.",
-    "fedlib simulate ... --partition 'dirichlet(alpha=0.1)'",
-)  # fmt: skip
-proxies = listing(
-    "proxies", "proxy", "The server's own data that a run can have, cut from the test set.",
-    "fedlib simulate ... --proxy 'balanced(size=100)' --algorithm law",
-)  # fmt: skip
-corruptions = listing(
-    "corruptions", "corruption", "What can be wrong with clients' labels.",
-    "fedlib simulate ... --corruption 'swap(fraction=0.5)'",
-)  # fmt: skip
-optimizers = listing(
-    "optimizers", "optimizer", "The optimisers of local training and of server methods.",
-    "fedlib simulate ... --optimizer 'sgd(momentum=0.9)'",
-)  # fmt: skip
+algorithms = listing("algorithms", "algorithm", "fedlib simulate ... --algorithm 'fedprox(mu=0.01)'")
+models = listing("models", "model", "fedlib simulate ... --model 'mlp(hidden=64)'")
+partitions = listing("partitions", "partition", "fedlib simulate ... --partition 'dirichlet(alpha=0.1)'")
+proxies = listing("proxies", "proxy", "fedlib simulate ... --proxy 'balanced(size=100)' --algorithm law")
+corruptions = listing("corruptions", "corruption", "fedlib simulate ... --corruption 'swap(fraction=0.5)'")
+optimizers = listing("optimizers", "optimizer", "fedlib simulate ... --optimizer 'sgd(momentum=0.9)'")
+measures = listing("measures", "measurement", "# in a notebook's grid: Measure('class_counts(dataset=mnist)')")
 probes = listing(
-    "probes", "probe",
-    "The probes: what a run can measure besides accuracy; they change none of its numbers.\n\nEach takes every=N "
-    "(rounds from one measurement to the next) or rounds=(1, 50); those with every=None measure the last round only.",
-    "fedlib simulate ... --probes 'spread+hessian(top=5, every=10)' --json",
-)  # fmt: skip
-measures = listing(
-    "measures", "measurement", "The measurements that are not runs: times, counts and distances.",
-    "# in a notebook's grid: Measure('class_counts(dataset=mnist)')",
+    "probes", "probe", "fedlib simulate ... --probes 'spread+hessian(top=5, every=10)' --json",
+    "\n\nEach takes every=N (rounds from one measurement to the next) or rounds=(1, 50); those with every=None measure "
+    "the last round only.",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from fedlib.core import environment
-from fedlib.core.errors import FedlibError, meant, quoted
+from fedlib.core.errors import FedlibError
 from fedlib.core.paths import ROOT
 from fedlib.core.registry import literal, registry_of
 from fedlib.core.spec import RunSpec
@@ -32,19 +32,6 @@ class Command(click.Command):
                 if isinstance(option, click.Option) and times > 1 and not (option.multiple or option.is_flag):
                     raise FedlibError(f"{option.opts[0]} is given {times} times; give it once.")
         return super().parse_args(ctx, args)
-
-
-class Group(click.Group):
-    command_class = Command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError:
-            near = meant(args[0], self.list_commands(ctx))
-            ctx.fail(f"No such command {quoted(args[0])}{near}.")
 
 
 def complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -67,30 +54,24 @@ class Number(click.FloatRange):
         return number if math.isfinite(number) else self.fail(f"{number} is not finite.", param, ctx)
 
 
-def jobs_option(command: Callable) -> Callable:
-    return click.option(
-        "--jobs", "-j", type=click.IntRange(1, 10**9), default=environment.jobs,
-        show_default="FEDLIB_JOBS, else the cores", help="Processes.",
-    )(command)  # fmt: skip
+def choose_device(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value:
+        os.environ["FEDLIB_DEVICE"] = value  # which workers and kernels inherit
 
 
-def device_option(command: Callable) -> Callable:
-    def choose(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-        if value:
-            os.environ["FEDLIB_DEVICE"] = value  # which workers and kernels inherit
-        return value
-
-    return click.option(
-        "--device", type=click.Choice(["cpu", "cuda"]), callback=choose, expose_value=False,
-        show_default="FEDLIB_DEVICE, else the card if there is one", help="Where runs are trained.",
-    )(command)  # fmt: skip
-
-
-def gpus_option(command: Callable) -> Callable:
-    return click.option(
-        "--gpus", type=Number(min=0), show_default="0.25 where there are any",
-        help="What a run gets of a GPU: with 0.5, two share one.",
-    )(command)  # fmt: skip
+jobs_option = click.option(
+    "--jobs", "-j", type=click.IntRange(1, 10**9), default=environment.jobs,
+    show_default="FEDLIB_JOBS, else the cores", help="Processes.",
+)  # fmt: skip
+device_option = click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), callback=choose_device, expose_value=False,
+    show_default="FEDLIB_DEVICE, else the card if there is one", help="Where runs are trained.",
+)  # fmt: skip
+gpus_option = click.option(
+    "--gpus", type=Number(min=0), show_default="0.25 where there are any",
+    help="What a run gets of a GPU: with 0.5, two share one.",
+)  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def time_options(command: Callable) -> Callable:
@@ -109,9 +90,6 @@ def notebook_options(command: Callable) -> Callable:
     )(command)
     command = click.option("--scale", metavar="SCALE", help="smoke, laptop or paper.")(command)
     return click.argument("names", nargs=-1, shell_complete=complete_notebook)(command)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def once(pairs: Collection[tuple[str, str]]) -> dict[str, str]:

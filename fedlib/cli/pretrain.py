@@ -17,7 +17,7 @@ CENTRAL = "dataset model subset skip transform batch_size optimizer lr lr_decay 
 @spec_options(only=CENTRAL)
 @click.option("--epochs", type=click.IntRange(min=1), default=10, show_default=True, help="Passes over the images.")
 @json_option
-def pretrain(name: str | None, epochs: int, as_json: bool, **options) -> None:
+def pretrain(name: str | None, epochs: int, as_json: bool, **options: str | None) -> None:
     """Train a model on a whole data set and keep it as a checkpoint that runs can start from.
 
     Without NAME, lists the checkpoints. With a NAME that exists and no option, trains it again by its recipe and fails

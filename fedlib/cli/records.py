@@ -41,7 +41,7 @@ def with_filters(command: Callable) -> Callable:
 @click.option("--csv", is_flag=True, help="Print all of them as CSV.")
 @click.option("--summary", is_flag=True, help="What they cost: core-hours by paper and by kind of machine.")
 @json_option
-def runs(own: bool, sort: str, most: int, csv: bool, summary: bool, as_json: bool, **globs) -> None:
+def runs(own: bool, sort: str, most: int, csv: bool, summary: bool, as_json: bool, **globs: str | None) -> None:
     """The runs on record, yours and the workbook's; accuracy in percent after the last round.
 
     A filter is a name, such as dirichlet, or a glob over the whole written form.
@@ -172,9 +172,9 @@ def clean(everything: bool, yes: bool) -> None:
     click.echo(f"{removed} of {files} removed." if removed < len(found) else f"{files} removed.")
 
 
-def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """A curve in a line of text."""
-    step = max(1, -(-len(values) // width))
+def sparkline(values: Sequence[float]) -> str:
+    """A curve in a line of text, of at most sixty characters."""
+    step = max(1, -(-len(values) // 60))
     means = [sum(values[k : k + step]) / len(values[k : k + step]) for k in range(0, len(values), step)]
     low, span = min(means), (max(means) - min(means)) or 1
     return "".join(BARS[int((mean - low) / span * (len(BARS) - 1))] for mean in means)

@@ -194,7 +194,6 @@ def run(
 
 def refuse_uncommitted(specs: Iterable[RunSpec | Measure], store: Store) -> None:
     """A committed page must not stand on records that only its maker has."""
-
     evidence = committed()
     lacking = {spec.id for spec in runs.missing(specs, evidence)}
     lacking |= {record.id for record in execute.uncommitted(specs, store, evidence)}
@@ -207,7 +206,6 @@ def refuse_uncommitted(specs: Iterable[RunSpec | Measure], store: Store) -> None
 
 def selection(names: tuple[str, ...], scale: str | None, parameters: tuple[tuple[str, str], ...]) -> list[tuple]:
     """The notebooks with their changed parameters; anything unknown fails here, before anything runs."""
-
     values = once([*parameters, *([("scale", scale)] if scale else [])])
     notebooks = pages.find(names)
     for name in values:

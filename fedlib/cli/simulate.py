@@ -54,7 +54,7 @@ def simulate(
     gpus: float | None,
     as_json: bool,
     seed: tuple[str, ...],
-    **options,
+    **options: str | None,
 ) -> int | None:
     """Run one federation and print its accuracy; the same run asked for again is read from the store.
 
@@ -111,7 +111,6 @@ def simulated(
     specs: list[RunSpec], fresh: bool, jobs: int, progress: bool, hours: float | None, finish: bool, gpus: float | None
 ) -> list:
     """From the store, or trained; a fresh run is made apart and then takes the place of what was there."""
-
     store = default_store()
     if fresh:
         with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +125,6 @@ def simulated(
 def train(
     specs: list[RunSpec], jobs: int, store: Store, progress: bool, hours: float | None, finish: bool, gpus: float | None
 ) -> list:
-
     todo = engine.missing(specs, store, finish or hours is not None) if hours != 0 else []
     if todo and environment.may_train():
         try:

@@ -3,11 +3,11 @@
 import hashlib
 import importlib
 import importlib.machinery
-import importlib.util
 import sys
+import types
 
 from fedlib.core import environment
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, in_words
 
 # Each fills a registry. They stand above this floor, so they are named here and not imported.
 MODULES = (
@@ -40,11 +40,9 @@ def load_plugins() -> None:
     for file in environment.plugins():
         name = f"fedlib_plugin_{file.stem}"
         loader = importlib.machinery.SourceFileLoader(name, str(file))  # whatever the file is called
-        module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-        sys.modules[name] = module
+        module = sys.modules[name] = types.ModuleType(name)
         try:
-            vars(module)["__revision__"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+            vars(module).update(__file__=str(file), __revision__=hashlib.sha256(file.read_bytes()).hexdigest()[:16])
             loader.exec_module(module)
         except (Exception, SystemExit) as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise FedlibError(f"The plugin {file} cannot be loaded: {reason}.") from error
+            raise FedlibError(f"The plugin {file} cannot be loaded: {in_words(error).rstrip('.')}.") from error

@@ -66,9 +66,10 @@ def describe_device() -> dict[str, str]:
 def driver(path: str = "/proc/driver/nvidia/version") -> str:
     """The version of the card's driver, as Linux shows it; PyTorch does not tell."""
     try:
-        return re.search(r"\d+\.\d+(\.\d+)?", Path(path).read_text(encoding="utf-8"))[0]
-    except (OSError, TypeError):  # not Linux, or another form
-        return "unknown"
+        found = re.search(r"\d+\.\d+(\.\d+)?", Path(path).read_text(encoding="utf-8"))
+    except OSError:  # not Linux
+        found = None
+    return found[0] if found else "unknown"
 
 
 @contextmanager

@@ -33,8 +33,17 @@ def meant(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
+def in_words(error: BaseException) -> str:
+    """An exception in one line; ours are sentences already."""
+    try:
+        text = " ".join(str(error).split())[:500]
+    except Exception:  # of its own making
+        text = "it cannot say why"
+    return text if isinstance(error, FedlibError) else ": ".join(filter(None, (type(error).__name__, text.rstrip("."))))
+
+
 def cause(error: BaseException) -> str:
     """What somebody's own code raised, and where, in a line: ``KeyError: 'x' (mine.py, line 7)``."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
     at = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")[:500] + at
+    return in_words(error) + at

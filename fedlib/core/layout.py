@@ -4,11 +4,11 @@
 the classifier. It alone converts memory formats: a 4-d weight may be stored channels-last inside its slice.
 """
 
-import copy
 import math
 import mmap
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -171,9 +171,6 @@ class FlatModel:
         self.layout = Layout.of_model(model, channels_last)
         self.theta, self.buffers = self.layout.pack(model.state_dict(), device, dtype)
         self.grad = torch.zeros_like(self.theta)
-        self._attach()
-
-    def _attach(self) -> None:
         owners = dict(self.model.named_modules())
         for e in self.layout.entries:
             module, _, name = e.name.rpartition(".")
@@ -188,23 +185,12 @@ class FlatModel:
                 parameter.data = e.view(self.theta)
                 parameter.grad = e.view(self.grad)
         self.parameters = list(self.model.parameters())
-        self.gradients = [p.grad for p in self.parameters]
+        self.gradients: list[Any] = [p.grad for p in self.parameters]
+
+    def load(self, theta: Tensor, buffers: Tensor) -> None:
+        self.theta.copy_(theta)
+        self.buffers.copy_(buffers)
 
     def backward(self, loss: Tensor) -> None:
         """The gradient of ``loss`` into ``grad``: one copy; zeroing and accumulating would pass over it thrice."""
         torch._foreach_copy_(self.gradients, torch.autograd.grad(loss, self.parameters, materialize_grads=True))
-
-    def to(self, device: torch.device | str) -> "FlatModel":
-        self.theta, self.grad, self.buffers = (t.to(device) for t in (self.theta, self.grad, self.buffers))
-        self._attach()
-        return self
-
-    def __deepcopy__(self, memo: dict) -> "FlatModel":
-        # The views are re-made rather than copied: deepcopy would give every view a storage of its own.
-        twin = object.__new__(FlatModel)
-        twin.layout = self.layout
-        twin.theta, twin.grad, twin.buffers = self.theta.clone(), self.grad.clone(), self.buffers.clone()
-        detached = {id(p): nn.Parameter(p.detach().clone()) for p in self.model.parameters()}
-        twin.model = copy.deepcopy(self.model, detached)
-        twin._attach()
-        return twin

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedlib.core.components import load
-from fedlib.core.errors import FedlibError, meant, quoted
+from fedlib.core.errors import FedlibError, in_words, meant, quoted
 
 REGISTRIES: dict[str, "Registry"] = {}  # by what they hold, such as "model": for those who may not import them
 LONGEST = 10_000  # characters of a written form
@@ -53,7 +53,7 @@ def _calls(node: ast.expr) -> list[tuple[str, dict[str, Any]]]:
         raise ValueError
     if twice := [k for k in keys if keys.count(k) > 1]:
         raise FedlibError(f"{node.func.id!r} is given {twice[0]!r} twice; give every parameter once.")
-    return [(node.func.id, {k.arg: _value(k.value) for k in node.keywords})]
+    return [(node.func.id, {str(k.arg): _value(k.value) for k in node.keywords})]
 
 
 def _value(node: ast.expr):
@@ -90,7 +90,7 @@ class Registry:
     # What is done to a class that fedlib does not bring, such as to make its revision tell its data.
     complete: Callable[[type], None] | None = None
     # What a text with '+' stands for, where the parts make something new: Algorithm.
-    compose: Callable[[str], Any] | None = None
+    compose: Callable[[str], Any]
 
     def __init__(self, kind: str):
         self.kind = kind
@@ -157,7 +157,7 @@ class Registry:
             raise
         except Exception as error:  # a tuple of texts where it counts on numbers, say
             given = ", ".join(f"{key}={quoted(value)}" for key, value in values.items())
-            raise FedlibError(f"{self.kind} {name!r} can make nothing of {given}: {_line(error)}.") from None
+            raise FedlibError(f"{self.kind} {name!r} can make nothing of {given}: {in_words(error)}.") from None
 
 
 def code_revision(thing: Any) -> int | str:
@@ -183,17 +183,13 @@ def _instructions(code: types.CodeType) -> tuple:
     return code.co_code, code.co_names, constants
 
 
-def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
-
-
 @functools.cache
 def kinds(cls: type) -> dict[str, Any]:
     """The types of a class's fields; a file that begins with ``from __future__ import annotations`` has texts there."""
     try:
         return get_type_hints(cls)
     except Exception as error:  # whatever stands there was written by a user
-        raise FedlibError(f"The types of {cls.__name__}'s parameters cannot be read: {_line(error)}.") from None
+        raise FedlibError(f"The types of {cls.__name__}'s parameters cannot be read: {in_words(error)}.") from None
 
 
 def check(where: str, kind: Any, value: Any) -> Any:

@@ -135,7 +135,7 @@ class RunSpec:
         """How many models an evaluation has to look at: the global one, or those that the cohort left changed."""
         return 1 if "global" in (self.evaluation, _algorithm(self.algorithm).evaluation) else self.clients_per_round
 
-    def replace(self, **changes) -> "RunSpec":
+    def replace(self, **changes: Any) -> "RunSpec":
         return dataclasses.replace(self, **changes)
 
     def with_probes(self, probes: str | None) -> "RunSpec":

@@ -119,11 +119,9 @@ def subset(dataset: Dataset, n_train: int | None, n_test: int | None, skip: int 
     return dataclasses.replace(dataset, **changes, note="; ".join(notes))
 
 
-def to_float(x: Tensor, transform: str = "unit") -> Tensor:
-    """Samples as models see them: pixels as float32."""
-    if transform not in TRANSFORMS:
-        raise FedlibError(f"Unknown transform {transform!r}; the known ones are: {', '.join(TRANSFORMS)}.")
-    return TRANSFORMS[transform](x)
+def to_float(x: Tensor) -> Tensor:
+    """Samples as models see them: pixels as float32 in [0, 1]."""
+    return TRANSFORMS["unit"](x)
 
 
 def inventory() -> list[dict]:

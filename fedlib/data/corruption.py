@@ -40,8 +40,3 @@ class Swap:
             new[mine[old[mine] == a]] = b
             new[mine[old[mine] == b]] = a
         return new
-
-
-def corrupt(text: str, labels: np.ndarray, partition: Partition, seed: int) -> np.ndarray:
-    """The training labels as the clients see them under the corruption that ``text`` names."""
-    return CORRUPTIONS.make(text).apply(labels, partition, seed)

@@ -1,4 +1,4 @@
-"""How far apart clients' data are, by optimal transport, and how uneven their classes are."""
+"""How far apart clients' data are, by optimal transport, and how weights follow that."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,28 +23,12 @@ def labelled_transport(a: np.ndarray, a_labels: np.ndarray, b: np.ndarray, b_lab
     return transport(a, b, np.array(table)[a_at][:, b_at])
 
 
-def similarity(distance):
+def similarity(distance: ArrayLike) -> np.ndarray:
     """1 / (1 + d) (FedAWA Eq. 5); of every client's distance to all data it makes the dataset vector."""
     return 1 / (1 + np.asarray(distance, float))
 
 
-def alignment(weights, vector) -> np.ndarray:
+def alignment(weights: ArrayLike, vector: ArrayLike) -> np.ndarray:
     """cos(lambda, dataset vector) for each row of weights (FedAWA Fig. 7)."""
     weights, vector = np.atleast_2d(np.asarray(weights, float)), np.asarray(vector, float)
     return weights @ vector / (np.linalg.norm(weights, axis=1) * np.linalg.norm(vector))
-
-
-def weight_correlations(weights: ArrayLike, counts: ArrayLike) -> dict[str, float]:
-    """Pearson's correlation of clients' weights, summed over rounds (its rows), with their data (FedLAW Table 11):
-    the number of samples, the heterogeneity degree, and the product of both."""
-    total, counts = np.atleast_2d(np.asarray(weights, float)).sum(0), np.asarray(counts, float)
-    size, degree = counts.sum(1), heterogeneity_degree(counts)
-    against = {"size": size, "degree": degree, "product": size * degree}
-    return {name: float(np.corrcoef(total, values)[0, 1]) for name, values in against.items()}
-
-
-def heterogeneity_degree(counts: ArrayLike) -> np.ndarray:
-    """The reciprocal variance of each client's class shares (FedLAW Table 11): large where classes are even."""
-    counts = np.asarray(counts, float)
-    with np.errstate(divide="ignore"):
-        return 1 / (counts / counts.sum(1, keepdims=True)).var(1)

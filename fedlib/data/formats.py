@@ -209,13 +209,13 @@ def read_tiny_npz(folder: Path) -> Arrays:
     return of_both(read, "train_subset.npz", "val_subset.npz")
 
 
-def sheet(path: Path, side: int = 32) -> np.ndarray:
-    """A picture that is tiled with square images, row by row."""
+def sheet(path: Path) -> np.ndarray:
+    """A picture that is tiled with images of 32 by 32, row by row."""
     from PIL import Image
 
     tiles = np.asarray(Image.open(path).convert("RGB"))
-    rows, columns = tiles.shape[0] // side, tiles.shape[1] // side
-    return tiles.reshape(rows, side, columns, side, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, side, side)
+    rows, columns = tiles.shape[0] // 32, tiles.shape[1] // 32
+    return tiles.reshape(rows, 32, columns, 32, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
 
 
 def read_sheets(train: int, test: int, test_name: str = "test") -> Callable[[Path], Arrays]:

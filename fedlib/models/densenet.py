@@ -58,9 +58,7 @@ class DenseNetNet(Net):
 
 @MODELS.register("densenet121")
 class DenseNet121:
-    """Growth 32, blocks of 6, 12, 24 and 16 layers; 6,956,298 parameters for 10 classes."""
-
-    about = "DenseNet121 with a 3x3 stem: FedLWS, FedAWA, FedLAW"
+    """FedLWS, FedAWA and FedLAW have it: blocks of 6, 12, 24 and 16 layers; 6,956,298 parameters for 10 classes."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         return DenseNetNet(image(self.name, shape, smallest=8), classes, (6, 12, 24, 16))

@@ -60,9 +60,9 @@ class MLPNet(Net):
 
 @MODELS.register("mlp")
 class MLP:
-    """784-200-200-10 on MNIST (199,210 parameters); ``hidden=64`` is a two-layer network of that width."""
+    """784-200-200-10 on MNIST (199,210 parameters): FedLAW on FashionMNIST, FedLWS on CIFAR-10. ``hidden=64`` is a
+    two-layer network of that width, such as FedLap's."""
 
-    about = "fully connected: FedLAW (FashionMNIST), FedLWS (CIFAR-10); FedLap's two-layer network with hidden=64"
     hidden: int | tuple = (200, 200)  # FedLap prints no width
 
     def __post_init__(self):

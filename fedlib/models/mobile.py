@@ -11,7 +11,7 @@ from fedlib.models.resnet import Shortcut
 class ShuffleUnit(nn.Module):
     """Grouped 1x1, shuffle, depthwise 3x3, grouped 1x1; with stride 2 the input is pooled and appended."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, first_groups: int, groups: int = 2):
+    def __init__(self, inputs: int, outputs: int, stride: int, first_groups: int):
         super().__init__()
         self.stride, self.groups = stride, first_groups
         middle = outputs // 4
@@ -19,7 +19,7 @@ class ShuffleUnit(nn.Module):
         self.bn1 = nn.BatchNorm2d(middle)
         self.conv2 = nn.Conv2d(middle, middle, 3, stride, padding=1, groups=middle, bias=False)
         self.bn2 = nn.BatchNorm2d(middle)
-        self.conv3 = nn.Conv2d(middle, outputs, 1, groups=groups, bias=False)
+        self.conv3 = nn.Conv2d(middle, outputs, 1, groups=2, bias=False)
         self.bn3 = nn.BatchNorm2d(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,9 +52,8 @@ class ShuffleNetNet(MappingNet):
 
 @MODELS.register("feddw_shufflenet")
 class ShuffleNet:
-    """ShuffleNet with two groups, 200-400-800 channels; 1,130,424 parameters for 100 classes."""
+    """ShuffleNet (v1) with two groups and FedDW's head: 200-400-800 channels; 1,130,424 parameters for 100 classes."""
 
-    about = "ShuffleNet (v1) with two mapping layers: FedDW on CIFAR-100"
     bias: bool = True  # of the classifier; FedDW's equations have none, its code does
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
@@ -109,12 +108,11 @@ class MobileNetV2Net(MappingNet):
 
 @MODELS.register("feddw_mobilenet")
 class MobileNetV2:
-    """MobileNetV2 at half width (the stem keeps its 32 channels); 807,660 parameters for 100 classes.
+    """MobileNetV2 at half width (but 32 channels in the stem) and FedDW's head; 807,660 parameters for 100 classes.
 
     FedDW cites MobileNet (v1) but its code has v2.
     """
 
-    about = "MobileNetV2 at half width with two mapping layers: FedDW on CIFAR-100"
     bias: bool = True  # of the classifier; FedDW's equations have none, its code does
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:

@@ -26,7 +26,6 @@ class Projected:
     """A network whose features pass two linear layers, a ReLU between them, before the classifier: MOON's projection
     head (Li et al., CVPR 2021), whose output is what its term compares and what the classifier reads."""
 
-    about = "any network here with MOON's projection head"
     model: str = "feddw_cnn_cifar10"
     size: int = 256  # MOON's
 

@@ -110,41 +110,38 @@ class CifarResNet:
 
 @MODELS.register("resnet8")
 class ResNet8(CifarResNet):
-    """78,042 parameters; 1,227,594 with width=4. FedLAW prints no definition: the family's n=1 is a guess."""
+    """8 layers; 78,042 parameters, and 1,227,594 with width=4, as CReFF and CLIP2FL have it. FedLAW prints no
+    definition: the family's n=1 is a guess."""
 
-    about = "CIFAR residual network of 8 layers: FedLAW; with width=4, CReFF and CLIP2FL"
     depth = 8
 
 
 @MODELS.register("resnet20")
 class ResNet20(CifarResNet):
-    """272,474 parameters for 10 classes; 269,722 with shortcut="A", the form of the pretrained weights."""
+    """20 layers, as in FedLWS, FedAWA and FedLAW; 272,474 parameters for 10 classes, or 269,722 with
+    shortcut="A", the form of the pretrained weights."""
 
-    about = "CIFAR residual network of 20 layers: FedLWS, FedAWA, FedLAW"
     depth = 20
 
 
 @MODELS.register("resnet56")
 class ResNet56(CifarResNet):
-    """855,770 parameters for 10 classes."""
+    """56 layers, as in FedLAW; 855,770 parameters for 10 classes."""
 
-    about = "CIFAR residual network of 56 layers: FedLAW"
     depth = 56
 
 
 @MODELS.register("resnet110")
 class ResNet110(CifarResNet):
-    """1,730,714 parameters for 10 classes."""
+    """110 layers, as in FedLAW; 1,730,714 parameters for 10 classes."""
 
-    about = "CIFAR residual network of 110 layers: FedLAW"
     depth = 110
 
 
 @MODELS.register("wrn56_4")
 class WRN56x4(CifarResNet):
-    """ResNet56 four times as wide; 13,628,234 parameters for 10 classes."""
+    """ResNet56 four times as wide, as in FedLWS, FedAWA and FedLAW; 13,628,234 parameters for 10 classes."""
 
-    about = "wide CIFAR residual network of 56 layers: FedLWS, FedAWA, FedLAW"
     depth = 56
     width: int = 4
 
@@ -161,9 +158,7 @@ class ResNet18Net(Net):
 
 @MODELS.register("resnet18")
 class ResNet18:
-    """ResNet18 with a 3x3 stem and a max-pool; 11,271,432 parameters for 200 classes."""
-
-    about = "ResNet18 with a 3x3 stem: FedLWS and FedAWA on Tiny-ImageNet"
+    """ResNet18 with a 3x3 stem and a max-pool, for Tiny-ImageNet in FedLWS and FedAWA; 11,271,432 for 200 classes."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         return ResNet18Net(image(self.name, shape), classes)
@@ -183,7 +178,6 @@ class FedDWResNet18Net(MappingNet):
 class FedDWResNet18:
     """ResNet18 whose convolutions have biases, without max-pool, and FedDW's head; 11,350,756 for 100 classes."""
 
-    about = "ResNet18 with two mapping layers: FedDW on CIFAR-100"
     bias: bool = True  # of the classifier; FedDW's equations have none, its code does
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:

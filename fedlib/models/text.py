@@ -38,11 +38,10 @@ class TextCNNNet(Net):
 class TextCNN:
     """100 filters for each window of 3, 4 and 5 words, the strongest response of each, dropout, classifier.
 
-    FedLWS cites Zhang and Wallace (2015) without sizes or code; vocabulary, width and dropout are PFLlib's, whose
-    text data sets are the paper's. No published parameter count to compare with.
+    FedLWS (AG News) cites Zhang and Wallace (2015) without sizes or code; vocabulary, width and dropout are PFLlib's,
+    whose text data sets are the paper's. No published parameter count to compare with.
     """
 
-    about = "one-layer text CNN: FedLWS on AG News"
     vocabulary: int = 32000
     dim: int = 32
     dropout: float = 0.8
@@ -76,9 +75,8 @@ class BiLSTMNet(Net):
 
 @MODELS.register("feddw_bilstm")
 class BiLSTM:
-    """Embedding, bidirectional LSTM and two mapping layers, all 128 wide; 1,593,858 parameters for 2 classes."""
+    """Embedding, bidirectional LSTM and two mapping layers, all 128 wide: FedDW on IMDB; 1,593,858 parameters."""
 
-    about = "bidirectional LSTM with 128 features: FedDW on IMDB"
     vocabulary: int = 10000
     bias: bool = True  # of the classifier; FedDW's equations have none, its code does
 
@@ -108,7 +106,6 @@ class MeanOfWords:
     It knows which words a text has and not their order, and a step takes a hundredth of the time.
     """
 
-    about = "mean word vector with 128 features: FedDW on IMDB where the LSTM is too slow"
     vocabulary: int = 10000
     dim: int = 32
     bias: bool = True  # of the classifier; FedDW's equations have none
@@ -125,8 +122,6 @@ class MeanOfWords:
 @MODELS.register("amazon_mlp")
 class AmazonMLP:
     """1000-500-100 hidden units on bags of 5,000 words and word pairs, as PFLlib has it; FedLWS prints no sizes."""
-
-    about = "fully connected, on word counts: FedLWS on Amazon reviews"
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         tokens(self.name, shape)

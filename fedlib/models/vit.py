@@ -90,9 +90,8 @@ class ViTNet(Net):
 
 @MODELS.register("vit")
 class ViT:
-    """Patches of 4, 6 blocks of width 512 with 8 heads; 9,523,722 parameters on CIFAR-10."""
+    """The vision transformer of FedLWS and FedAWA: patches of 4, 6 blocks of 512; 9,523,722 parameters on CIFAR-10."""
 
-    about = "vision transformer for 32x32 images: FedLWS, FedAWA"
     patch: int = 4
     dim: int = 512
     depth: int = 6

@@ -8,8 +8,10 @@ a run has the same numbers with and without them.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fedlib.algorithms import Round
@@ -18,8 +20,31 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel, gather
 from fedlib.core.random import stream
 from fedlib.core.registry import Registry, canonical
+from fedlib.core.spec import RunSpec
+from fedlib.data import Dataset
+from fedlib.data.partition import Partition
 
 PROBES = Registry("probe")
+
+
+class Fed(Protocol):
+    """What a probe sees of the federation: its data, its clients, and the one model that all of them train."""
+
+    spec: RunSpec
+    flat: FlatModel
+    data: Dataset
+    classes: int
+    x: Any  # all clients' training samples: a Tensor, or what stands for one
+    y: Tensor
+    indices: list[Tensor]  # which of them each client holds
+    partition: Partition
+    x_test: Tensor
+    y_test: Tensor
+    domain_test: Tensor | None
+    proxy: tuple[Tensor, Tensor] | None
+
+    def train_on(self, x: Tensor, y: Tensor, k: int, number: int, epochs: int) -> None:
+        """Plain training of the model as it stands, in the batches client ``k`` has in that round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +69,10 @@ class Probe:
             return number in self.rounds or number == last < max(self.rounds)
         return number == last or bool(self.every and number % self.every == 0)
 
-    def check(self, spec) -> None:
+    def check(self, spec: RunSpec) -> None:
         """Raise if this cannot be measured in such a run."""
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         """About how many training samples' time one measurement takes; ``train`` and ``test`` are set sizes."""
         return 0.0
 
@@ -66,7 +91,7 @@ def sections(text: str | None) -> dict[str, dict]:
     return {canonical(p): {"revision": p.revision, "series": {}} for p in parts(text)}
 
 
-def observe(fed, r: Round, sections: dict) -> Iterator[tuple[dict, dict]]:
+def observe(fed: Fed, r: Round, sections: dict) -> Iterator[tuple[dict, dict]]:
     """(series, what was found) of every probe that is due after this round."""
     for text, section in sections.items():
         probe = PROBES.make(text)
@@ -77,7 +102,7 @@ def observe(fed, r: Round, sections: dict) -> Iterator[tuple[dict, dict]]:
 
 
 @contextmanager
-def preserve_model(flat: FlatModel):
+def preserve_model(flat: FlatModel) -> Iterator[None]:
     """Whatever happens to the model, its mode and torch's random numbers in here, nobody outside will know."""
     vectors, training = (flat.theta, flat.buffers, flat.grad), flat.model.training
     before = [v.clone() for v in vectors]
@@ -93,9 +118,9 @@ def preserve_model(flat: FlatModel):
 # What several probes need.
 
 
-def round_significant(values) -> list:
+def round_significant(values: Tensor | ArrayLike) -> list | float:
     """Nested lists of four significant digits, to keep records small."""
-    values = values.tolist() if isinstance(values, Tensor) or hasattr(values, "tolist") else values
+    values = values.tolist() if hasattr(values, "tolist") else values
     return [round_significant(v) for v in values] if isinstance(values, list | tuple) else float(f"{values:.4g}")
 
 
@@ -125,12 +150,7 @@ def cosines(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(norms > 0, a @ b.T / norms, 0.0)
 
 
-def load_weights(fed, theta: Tensor, buffers: Tensor) -> None:
-    fed.flat.theta.copy_(theta)
-    fed.flat.buffers.copy_(buffers)
-
-
-def draw(fed, purpose: str, samples: int | None, on: str) -> tuple[Tensor, Tensor]:
+def draw(fed: Fed, purpose: str, samples: int | None, on: str) -> tuple[Tensor, Tensor]:
     """``samples`` of the test set or of all clients' training data, the same in every round; None is all."""
     x, y = (fed.x_test, fed.y_test) if on == "test" else (fed.x, fed.y)
     pool = torch.arange(len(y)) if on == "test" else torch.cat(fed.indices)

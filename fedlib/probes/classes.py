@@ -13,21 +13,22 @@ from fedlib.algorithms.dw import relations, slope, soft_labels
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import gather
 from fedlib.core.random import stream
+from fedlib.core.spec import RunSpec
 from fedlib.data import DATASETS
 from fedlib.models.base import eval_for_gradients, evaluate
-from fedlib.probes.base import PROBES, Probe, by_id, cosines, draw, load_weights, round_significant
+from fedlib.probes.base import PROBES, Fed, Probe, by_id, cosines, draw, round_significant
 
 
 @PROBES.register("groups")
 class Groups(Probe):
     """The new model's test accuracy in every class and, where there are domains, in every domain (FedAWA Table 7)."""
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return test / 3
 
     @torch.no_grad()
-    def measure(self, fed, r: Round) -> dict:
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+    def measure(self, fed: Fed, r: Round) -> dict:
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         model = fed.flat.model.eval()
         right = torch.cat([model(x).argmax(1) for x in fed.x_test.split(1000)]) == fed.y_test
         groups = {"classes": (fed.y_test, fed.classes)}
@@ -56,18 +57,18 @@ class Ensemble(Probe):
     every: int | None = 1
     samples: int = 500
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return (spec.clients_per_round + 1) * min(self.samples, test) / 3
 
     @torch.no_grad()
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         (counts,), (x, y), model = r.need("counts"), draw(fed, "ensemble", self.samples, "test"), fed.flat.model.eval()
         said = []
         for theta, buffers in zip(r.thetas, r.client_buffers, strict=True):
-            load_weights(fed, theta, buffers)
+            fed.flat.load(theta, buffers)
             said.append(model(x))
         said = torch.stack(said)
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         found = loudness(said, y) | {"active": float((model.features(x) > 0).double().mean())}
         found["holds"] = int((counts[found["holds"]] > 0).sum())
         return {name: round_significant(value) for name, value in found.items()}
@@ -95,7 +96,7 @@ class ClassNorms(Probe):
 
     keep: int = 3  # clients whose norms and shares are kept: the paper draws three
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         rows, (counts,) = by_id(r), r.need("counts")
         norms = r.layout.classifier.entries[0].view(r.thetas)[rows].norm(dim=2).double().cpu().numpy()
         mix = np.asarray(counts, float)[rows]
@@ -118,17 +119,17 @@ class Relations(Probe):
 
     matrices: bool = True  # keep SL and softmax(CR) themselves
 
-    def check(self, spec) -> None:
+    def check(self, spec: RunSpec) -> None:
         classes = len(DATASETS.make(spec.dataset).class_names)
         if self.matrices and classes > 20:
             raise FedlibError(
                 f"Matrices of {classes} classes are too large for a record; take relations(matrices=False)."
             )
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return train * spec.clients_per_round / spec.clients / 3
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         sl = self.soft_labels(fed, r)
         cr = relations(r.layout.classifier.entries[0].view(r.aggregate))
         off = ~torch.eye(len(sl), dtype=torch.bool, device=sl.device)
@@ -136,11 +137,11 @@ class Relations(Probe):
         found = {"frobenius": float((sl - cr).norm()), "similarity": similarity}
         return found | ({"SL": round_significant(sl), "CR": round_significant(cr)} if self.matrices else {})
 
-    def soft_labels(self, fed, r: Round) -> Tensor:
+    def soft_labels(self, fed: Fed, r: Round) -> Tensor:
         """Eq. 7: over the clients' trained models, each on its own data; a class that nobody holds is itself."""
         flat, sums, counts = fed.flat, 0.0, 0.0
         for k, theta, buffers in zip(r.ids, r.thetas, r.client_buffers, strict=True):
-            load_weights(fed, theta, buffers)
+            fed.flat.load(theta, buffers)
             data = gather(fed.x, fed.indices[k]), fed.y[fed.indices[k]]
             mine, held = soft_labels(
                 Client(
@@ -161,10 +162,10 @@ class Omega(Probe):
 
     every: int | None = 1
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return train * spec.clients_per_round / spec.clients / 3
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         sl = Relations().soft_labels(fed, r)
         sent = r.broadcast.get("omega", sl)
         cr = relations(r.layout.classifier.entries[0].view(r.aggregate))
@@ -182,16 +183,16 @@ class Pull(Probe):
 
     every: int | None = 1
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return 2 * train * spec.clients_per_round / spec.clients
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         omega = r.broadcast["omega"] if "omega" in r.broadcast else Relations().soft_labels(fed, r)
         entry, found = r.layout.classifier.entries[0], {"start": [], "end": []}
         for k, theta, buffers in zip(r.ids, r.thetas, r.client_buffers, strict=True):
             places = {"start": (r.aggregate, r.aggregate_buffers), "end": (theta, buffers)}
             for when, place in places.items():
-                load_weights(fed, *place)
+                fed.flat.load(*place)
                 by_loss = entry.view(loss_gradient(fed, k)).norm()
                 by_term = 2 * slope(entry.view(fed.flat.theta), omega).norm() / len(omega) ** 2
                 found[when].append([float(by_loss), float(by_term)])
@@ -203,7 +204,7 @@ class Pull(Probe):
         }
 
 
-def loss_gradient(fed, k: int) -> Tensor:
+def loss_gradient(fed: Fed, k: int) -> Tensor:
     """The gradient of the mean cross-entropy of the model as it stands, in eval mode, on all data of client ``k``."""
     x, y = gather(fed.x, fed.indices[k]), fed.y[fed.indices[k]]
     eval_for_gradients(fed.flat.model)
@@ -217,12 +218,12 @@ def loss_gradient(fed, k: int) -> Tensor:
 class HeldOut(Probe):
     """The new model's accuracy in percent on the server's own data, which ``proxy`` cuts from the test set."""
 
-    def check(self, spec) -> None:
+    def check(self, spec: RunSpec) -> None:
         if spec.proxy is None:
             raise FedlibError("held_out scores on the server's own data: set proxy, such as balanced(size=1000).")
 
-    def measure(self, fed, r: Round) -> dict:
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+    def measure(self, fed: Fed, r: Round) -> dict:
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         return {"accuracy": round_significant(100 * evaluate(fed.flat.model, *fed.proxy)[0])}
 
 
@@ -239,25 +240,25 @@ class Augmented(Probe):
         if self.draws < 1:
             raise FedlibError(f"augmented(draws=…) is at least 1; got {self.draws}.")
 
-    def check(self, spec) -> None:
+    def check(self, spec: RunSpec) -> None:
         if len(DATASETS.make(spec.dataset).shape) != 3:
             raise FedlibError(f"The probe augmented is for images, which {spec.dataset} does not have.")
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return (self.draws + 1) * test / 3
 
-    def measure(self, fed, r: Round) -> dict:
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+    def measure(self, fed: Fed, r: Round) -> dict:
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         rng = stream(fed.spec.seed, "probe augmented", r.number)
         pictures = [augment(fed.x_test, rng, self.degrees) for _ in range(self.draws)]
         right = [100 * evaluate(fed.flat.model, x, fed.y_test)[0] for x in (fed.x_test, *pictures)]
         return {"clean": round_significant(right[0]), "augmented": round_significant(right[1:])}
 
 
-def augment(x: Tensor, rng: np.random.Generator, degrees: float = 0.0, frame: int = 4) -> Tensor:
-    """Every image shifted by up to ``frame`` pixels, flipped or not and turned; what comes into view is black."""
+def augment(x: Tensor, rng: np.random.Generator, degrees: float = 0.0) -> Tensor:
+    """Every image shifted by up to four pixels, flipped or not and turned; what comes into view is black."""
     draws = torch.from_numpy(rng.uniform(-1, 1, (4, len(x)))).to(x)
-    down, right = ((draw * (2 * frame + 1) / 2).round().clamp(-frame, frame) for draw in draws[:2])
+    down, right = ((draw * 4.5).round().clamp(-4, 4) for draw in draws[:2])
     angle, flip = draws[2] * math.radians(degrees), draws[3].sign()
     black, (height, width) = x.min(), x.shape[2:]
     rows = torch.stack(
@@ -288,15 +289,15 @@ class Tsne(Probe):
         if not 0 < self.perplexity < self.samples:
             raise FedlibError("tsne(…) needs more samples than its perplexity, which is positive.")
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return self.samples
 
     @torch.no_grad()
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         from sklearn.manifold import TSNE
 
         x, y = draw(fed, "tsne", self.samples, "test")
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         features = torch.nn.functional.normalize(fed.flat.model.eval().features(x).double())
         rows = torch.nn.functional.normalize(r.layout.classifier.entries[0].view(r.aggregate).double())
         seed = int(stream(fed.spec.seed, "probe tsne").integers(2**31))

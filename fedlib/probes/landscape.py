@@ -7,14 +7,16 @@ import numpy as np
 import scipy
 import torch
 import torch.nn.functional as F
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fedlib.algorithms import Round
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel
 from fedlib.core.random import stream
+from fedlib.core.spec import RunSpec
 from fedlib.models.base import evaluate, twice_differentiable
-from fedlib.probes.base import PROBES, Probe, by_id, draw, load_weights, round_significant, shares
+from fedlib.probes.base import PROBES, Fed, Probe, by_id, draw, round_significant, shares
 
 
 @PROBES.register("histogram")
@@ -30,7 +32,7 @@ class Histogram(Probe):
         if not (self.bins > 1 and self.limit > 0 and self.near > 0):
             raise FedlibError("histogram(…) needs two bins or more and a positive limit and threshold.")
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         w = r.aggregate.cpu()  # a card's histc is not deterministic
         counts = torch.histc(w.clamp(-self.limit, self.limit), self.bins, -self.limit, self.limit)
         return {"counts": counts.long().tolist(), "near_zero": float((w.abs() < self.near).double().mean())}
@@ -44,10 +46,10 @@ class Rescaling(Probe):
     samples: int | None = None  # None is all
     on: Literal["test", "train"] = "test"
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return len(self.factors) * (self.samples or (test if self.on == "test" else train)) / 3
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         loss = loss_at(fed, r, *draw(fed, "rescaling", self.samples, self.on))
         return {"loss": round_significant([loss(factor * r.aggregate) for factor in self.factors])}
 
@@ -64,16 +66,16 @@ class Descent(Probe):
     every: int | None = 1
     samples: int | None = 2000  # None is all
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return (self.samples or train) * 5 / 3
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         lam, gram = shares(r).cpu(), r.products.model().gram[0]
         own = float(lam.square() @ gram.diagonal())
         x, y = draw(fed, "descent", self.samples, "train")
         loss = loss_at(fed, r, x, y)
         before, after = loss(r.theta), loss(r.aggregate)
-        load_weights(fed, r.theta, r.buffers)
+        fed.flat.load(r.theta, r.buffers)
         fed.flat.model.eval()
         fed.flat.backward(F.cross_entropy(fed.flat.model(x), y))
         linear = fed.flat.grad @ (r.theta - r.aggregate)
@@ -99,12 +101,12 @@ class Hessian(Probe):
         if self.top < 1 or self.samples < 1 or not self.precision > 0:
             raise FedlibError("hessian(…) needs top and samples of at least 1 and a positive precision.")
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return 6 * (4 * self.top + 20) * self.samples  # a product is two backward passes; second order costs double
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         x, y = draw(fed, "hessian", self.samples, self.on)
-        load_weights(fed, r.aggregate, r.aggregate_buffers)
+        fed.flat.load(r.aggregate, r.aggregate_buffers)
         start = stream(fed.spec.seed, "probe hessian", r.number).standard_normal(r.layout.size)
         try:
             values, vectors = top_eigen(hessian_product(fed.flat, x, y), start, self.top, self.precision)
@@ -133,7 +135,7 @@ def hessian_product(flat: FlatModel, x: Tensor, y: Tensor) -> Callable[[np.ndarr
     return product
 
 
-def top_eigen(product, start: np.ndarray, top: int, precision: float) -> tuple[np.ndarray, np.ndarray]:
+def top_eigen(product: Callable, start: np.ndarray, top: int, precision: float) -> tuple[np.ndarray, np.ndarray]:
     """The ``top`` algebraically largest eigenvalues, the largest first, with their vectors as columns."""
     operator = scipy.sparse.linalg.LinearOperator((len(start), len(start)), matvec=product, dtype=np.float64)
     values, vectors = scipy.sparse.linalg.eigsh(operator, k=top, which="LA", v0=start, tol=precision)
@@ -152,21 +154,21 @@ class Simplex(Probe):
     samples: int | None = 1000
     landscape: bool = True  # False keeps the best mixture only, for every round of a long run
 
-    def check(self, spec) -> None:
+    def check(self, spec: RunSpec) -> None:
         if spec.clients_per_round != 3:
             raise FedlibError(f"The probe simplex is for three clients in every round; got {spec.clients_per_round}.")
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return len(mixtures(self.steps)) * min(self.samples or test, test) / 3
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         if len(r.ids) != 3:  # one of them holds no data
             return {}
         rows, grid = by_id(r), torch.from_numpy(mixtures(self.steps)).to(r.thetas)
         data = draw(fed, "simplex", self.samples, "test")
         losses = []
         for lam in grid:
-            load_weights(fed, lam @ r.thetas[rows], lam @ r.client_buffers[rows])
+            fed.flat.load(lam @ r.thetas[rows], lam @ r.client_buffers[rows])
             losses.append(evaluate(fed.flat.model, *data)[1])
         found = {"best": round_significant(grid[int(np.argmin(losses))])}
         return found | ({"loss": round_significant(losses)} if self.landscape else {})
@@ -180,7 +182,7 @@ def mixtures(steps: int) -> np.ndarray:
 APART, AWAY = np.array([0, 1, -1]) / 2**0.5, np.array([2, -1, -1]) / 6**0.5  # clients 1 to 2; these two to client 0
 
 
-def bends(points: np.ndarray, values) -> tuple[float, float]:
+def bends(points: np.ndarray, values: ArrayLike) -> tuple[float, float]:
     """Second derivatives along APART and AWAY of the quadratic that fits ``values`` over mixtures best."""
     a, b = points @ APART, points @ AWAY
     terms = np.column_stack([np.ones_like(a), a, b, a * b, a**2, b**2])
@@ -188,11 +190,11 @@ def bends(points: np.ndarray, values) -> tuple[float, float]:
     return 2 * float(along), 2 * float(across)
 
 
-def loss_at(fed, r: Round, x: Tensor, y: Tensor) -> Callable[[Tensor], float]:
+def loss_at(fed: Fed, r: Round, x: Tensor, y: Tensor) -> Callable[[Tensor], float]:
     """The loss on (x, y) as a function of the parameters, with the new model's buffers."""
 
     def loss(theta: Tensor) -> float:
-        load_weights(fed, theta, r.aggregate_buffers)
+        fed.flat.load(theta, r.aggregate_buffers)
         return evaluate(fed.flat.model, x, y)[1]
 
     return loss

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy
@@ -17,8 +17,9 @@ from fedlib.algorithms.lws import spread
 from fedlib.core.errors import Diverged, FedlibError
 from fedlib.core.layout import gather
 from fedlib.core.registry import canonical
+from fedlib.core.spec import RunSpec
 from fedlib.models.base import evaluate
-from fedlib.probes.base import PROBES, Probe, averaged, by_id, cosines, load_weights, round_significant, shares
+from fedlib.probes.base import PROBES, Fed, Probe, averaged, by_id, cosines, round_significant, shares
 
 
 @PROBES.register("spread")
@@ -27,7 +28,7 @@ class Spread(Probe):
 
     every: int | None = 1
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         return {"tau": float(spread(r.thetas).mean())}  # the global model cancels in g_k - g_mean
 
 
@@ -41,7 +42,7 @@ class Balance(Probe):
 
     every: int | None = 1
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         merged, step, shrink, along, square, products = averaged(r), 0.0, 0.0, 0.0, 0.0, []
         for layer in r.layout.layers:
             new, old, mean = (v[layer.slice].double() for v in (r.aggregate, r.theta, merged))
@@ -71,7 +72,7 @@ class ServerStep(Probe):
 
     every: int | None = 1
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         mean = averaged(r)
         lengths = {"average": mean - r.theta, "added": r.aggregate - mean, "weights": r.theta}
         return {name: float(vector.norm()) for name, vector in lengths.items()}
@@ -84,12 +85,12 @@ class Losses(Probe):
     ``tau`` is Eq. 4's mean of ||g_k - g_mean||, ``squared`` Appendix D's, of the squares; ``norm`` is the new model's.
     """
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return 0.7 * train
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         def loss(theta: Tensor, buffers: Tensor, rows: Tensor) -> float:
-            load_weights(fed, theta, buffers)
+            fed.flat.load(theta, buffers)
             return evaluate(fed.flat.model, gather(fed.x, rows), fed.y[rows])[1]
 
         each = [loss(*sent, fed.indices[k]) for *sent, k in zip(r.thetas, r.client_buffers, r.ids, strict=True)]
@@ -122,11 +123,11 @@ class Would(Probe):
             raise FedlibError(f"would(part=…) takes what acts at the server alone, such as lws; got {self.part}.")
         object.__setattr__(self, "part", canonical(part))
 
-    def check(self, spec) -> None:
+    def check(self, spec: RunSpec) -> None:
         if ALGORITHMS.make(self.part).needs_proxy and spec.proxy is None:
             raise FedlibError(f"would(part={self.part}) learns from data on the server: set proxy.")
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         aside = replace(r, aggregate=averaged(r), aggregate_buffers=r.aggregate_buffers.clone())
         aside = replace(aside, weights=r.weights.clone(), broadcast={}, state={}, logs=defaultdict(dict))
         aside.context = dict(r.context)
@@ -143,7 +144,7 @@ class Cosines(Probe):
 
     of: Literal["updates", "models"] = "updates"
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         rows = by_id(r)
         distance = (1 - pairs(r, self.of)[rows][:, rows]).clamp(0, 2).fill_diagonal_(0)
         condensed = scipy.spatial.distance.squareform(distance.numpy(), checks=False)
@@ -176,7 +177,7 @@ class Coherence(Probe):
         if not all(isinstance(g, tuple) and len(g) == 2 and g[0] < g[1] for g in self.groups):
             raise FedlibError(f"coherence(groups=…) are pairs of ids, such as ((0, 9), (10, 19)); got {self.groups}.")
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         cos, lam = pairs(r).fill_diagonal_(0), shares(r).cpu()
         found = {"coherence": {"cohort": coherence(cos, lam)}, "cosine": {"cohort": mean_cosine(cos)}}
         for first, last in self.groups:
@@ -203,7 +204,7 @@ class Weights(Probe):
 
     every: int | None = 1
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         lam = [0.0] * r.clients
         for k, value in zip(r.ids, shares(r).tolist(), strict=True):
             lam[k] = round(value, 4)
@@ -214,11 +215,11 @@ class Weights(Probe):
 class Course(Probe):
     """gamma and every client's lambda after each pass over the proxy set, clients by id (FedLAW Fig. 14)."""
 
-    def check(self, spec) -> None:
+    def check(self, spec: RunSpec) -> None:
         if not any(isinstance(part, Learned) for part in Algorithm(spec.algorithm).servers):
             raise FedlibError(f"The probe course follows law, attentive or gws at the server; got {spec.algorithm}.")
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         course = r.context.get("course")
         if course is None:  # attentive(until=…) has stopped
             return {}
@@ -235,7 +236,7 @@ class ClientProducts(Probe):
     ``gram`` of the updates, rows in the order of ids; ``inner`` of each with the global model; ``square`` of the model.
     """
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         rows, p = by_id(r), r.products.model()
         return {
             "gram": round_significant(p.gram[0][rows][:, rows]),
@@ -244,7 +245,7 @@ class ClientProducts(Probe):
         }
 
 
-def kept_products(record, probe: str, round: int) -> Products:
+def kept_products(record: Any, probe: str, round: int) -> Products:
     """What the probe kept of a round, or of the last before it, as FedAWA's functions take it."""
     series = record.probe(probe)
     at = max(i for i, number in enumerate(series["round"]) if number <= round)
@@ -262,7 +263,7 @@ class Heterogeneity(Probe):
     every: int | None = 1
     classes: bool = False  # keep the cohort's class shares themselves
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         (counts,) = r.need("counts")
         p = mixture(np.asarray(counts, float), shares(r).cpu().numpy())
         q = fed.partition.counts.sum(0) / fed.partition.counts.sum()
@@ -296,10 +297,10 @@ class Ideal(Probe):
         if self.epochs < 1:
             raise FedlibError(f"ideal(epochs=…) is at least 1; got {self.epochs}.")
 
-    def work(self, spec, train: int, test: int) -> float:
+    def work(self, spec: RunSpec, train: int, test: int) -> float:
         return self.epochs * train
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         try:
             ideal = self.vector(fed, r)
         except Diverged:  # the run itself need not be the worse for it
@@ -317,9 +318,9 @@ class Ideal(Probe):
             return 1 - cosines(vectors, ideal[None])[:, 0]
         return (vectors - ideal).norm(dim=1)
 
-    def vector(self, fed, r: Round) -> Tensor:
+    def vector(self, fed: Fed, r: Round) -> Tensor:
         everyone = torch.cat(fed.indices)
-        load_weights(fed, r.theta, r.buffers)
+        fed.flat.load(r.theta, r.buffers)
         # As one more client, whose id no other has: its batches come from a stream of their own.
         fed.train_on(gather(fed.x, everyone), fed.y[everyone], fed.spec.clients, r.number, self.epochs)
         return fed.flat.theta - r.theta
@@ -331,7 +332,7 @@ class Lap(Probe):
 
     every: int | None = 10
 
-    def measure(self, fed, r: Round) -> dict:
+    def measure(self, fed: Fed, r: Round) -> dict:
         found = {"dissimilarity": [], "distance": [], "term": []}
         for w in r.layout.weights:
             both = [neurons(w.view(theta), w.view(r.theta)) for theta in r.thetas]

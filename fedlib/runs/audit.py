@@ -31,7 +31,7 @@ def audit(
     if store is None:
         require_clone("Auditing the committed records")
         store = committed()
-    records = [r for r in map(store.get, store.ids()) if isinstance(r.spec, RunSpec)]  # times are not repeatable
+    records = [r for r in map(store.get, store.ids()) if r and isinstance(r.spec, RunSpec)]  # times are not repeatable
     if not records:
         raise FedlibError(f"There is no record in {store.path} to audit; 'fedlib run' makes them.")
     for record in records:

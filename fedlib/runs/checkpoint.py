@@ -4,6 +4,7 @@ import hashlib
 import io
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,7 +32,7 @@ class Checkpoint:
         """Whether the time is up."""
         return self.deadline is not None and time.time() >= self.deadline
 
-    def save(self, **state) -> None:
+    def save(self, **state: Any) -> None:
         body = io.BytesIO()
         torch.save({"id": self.id, "format": FORMAT, **state}, body)
         content = body.getvalue()

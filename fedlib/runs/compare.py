@@ -1,8 +1,9 @@
 """Two records of one run: whether a number moved."""
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from fedlib.core.spec import RunSpec
+from fedlib.core.spec import Measure, RunSpec
 from fedlib.runs.record import Record
 
 # On another kind of processor sums are rounded differently, and the paths part. How far a number may be off after the
@@ -68,11 +69,16 @@ def _first_moved(
     shared = [(n, places[number]) for n, number in enumerate(old.get("round", [])) if number in places]
     for n, m in shared[:most]:
         for name in names:
-            before, after = old[name][n] if name in old else None, new[name][m] if name in new else None
-            if before != after and not (tolerance and abs(before - after) <= tolerance[name] * max(1, abs(before))):
+            values: list[Any] = [side[name][at] if name in side else None for side, at in ((old, n), (new, m))]
+            before, after = values
+            near = tolerance and None not in values and abs(before - after) <= tolerance[name] * max(1, abs(before))
+            if before != after and not near:
                 return f"{name} of round {old['round'][n]} was {before} and is {after}"
     return ""
 
 
-def label(spec: RunSpec) -> str:
+def label(spec: RunSpec | Measure) -> str:
+    """A run or measurement in a few words."""
+    if isinstance(spec, Measure):
+        return spec.text
     return f"{spec.algorithm} on {spec.dataset}, {spec.model}, seed {spec.seed}"

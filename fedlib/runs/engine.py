@@ -65,8 +65,7 @@ def run(
     if hours is not None:
         for spec in todo:
             show_half_done(spec, store)
-    records = [store.get(spec.id, spec) or (Record.not_begun(spec) if hours is not None else None) for spec in wanted]
-    records = common_rounds(records)
+    records = common_rounds([store.get(spec.id, spec) or Record.not_begun(spec) for spec in wanted])
     if progress and (text := how_far(records)):
         print(text, file=sys.stderr)
     return dict(zip(specs, records, strict=True)) if isinstance(specs, Mapping) else records

@@ -20,7 +20,6 @@ def estimate(spec: RunSpec | Measure, device: str = "cpu") -> float:
     """Seconds a run may take on one core, or on a GPU: its samples at the speed of its model. A guide, no promise."""
     if isinstance(spec, Measure):
         return spec.estimate()
-
     train_size, test_size = DATASETS.make(spec.dataset).sizes
     samples = (spec.subset or train_size) * spec.clients_per_round / spec.clients * spec.local_epochs
     samples *= 1 - spec.stragglers * (spec.local_epochs - 1) / (2 * spec.local_epochs)
@@ -37,26 +36,21 @@ def longest_round(spec: RunSpec | Measure) -> float:
     """Seconds that one round may take on one core if it is scored and every probe measures in it."""
     if isinstance(spec, Measure):
         return spec.estimate()
-
     train_size, test_size = DATASETS.make(spec.dataset).sizes
     sizes = spec.subset or train_size, spec.test_subset or test_size
-    work = sum(probe.work(spec, *sizes) for probe in parts(spec.probes)) if spec.probes else 0.0
+    work = sum(probe.work(spec, *sizes) for probe in parts(spec.probes))
     sample = model_cost(spec.model, spec.dataset)[1] / SPEEDS["cpu"][1]
     return estimate(spec.replace(rounds=1, eval_every=1, probes=None)) + work * sample
 
 
 def server_work(spec: RunSpec) -> float:
     """What the server's passes over its proxy set take in a round, in training samples."""
-
     passes = sum(p.resolved.epochs for p in Algorithm(spec.algorithm).servers if isinstance(p, OnProxy))
-    return passes * PROXIES.make(spec.proxy).size if passes else 0.0
+    return passes * PROXIES.make(spec.proxy).size if spec.proxy else 0.0
 
 
 def probes_work(spec: RunSpec, train_size: int, test_size: int) -> float:
     """What all measurements of a run's probes take, in training samples."""
-    if spec.probes is None:
-        return 0.0
-
     times = {p: sum(p.due(n, spec.rounds) for n in range(1, spec.rounds + 1)) for p in parts(spec.probes)}
     return sum(count * p.work(spec, train_size, test_size) for p, count in times.items())
 

@@ -26,7 +26,7 @@ def execute(
     job: RunSpec | Measure,
     checkpoint: Checkpoint | None = None,
     on_round: Callable[[int], Any] | None = None,
-    **options,
+    **options: Any,
 ) -> Record:
     """The record of a run or a measurement, made now; ``options`` of a run are those of ``simulate``."""
     if isinstance(job, RunSpec):
@@ -72,7 +72,7 @@ def half_done(spec: RunSpec, checkpoint: Checkpoint) -> Record | None:
 
 def run_one(
     spec: RunSpec, store: Store, on_round: Callable[[int], Any] | None = None, patience: float = -1,
-    deadline: float | None = None, again: bool = False, **options,
+    deadline: float | None = None, again: bool = False, **options: Any,
 ) -> Record:  # fmt: skip
     """One run through the store: read if there, else resumed or started, under the lock of its id.
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import tempfile
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ import torch
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # both would report their use elsewhere
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict  # noqa: E402
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
-from flwr.serverapp import ServerApp  # noqa: E402
+from flwr.serverapp import Grid, ServerApp  # noqa: E402
 from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from flwr.simulation import run_simulation  # noqa: E402
 
@@ -43,13 +44,14 @@ class Strategy(FedAvg):
     ``server_lr=`` …), ``options`` are those of ``FedAvg``. Weights and factors of a round join its metrics.
     """
 
-    def __init__(self, algorithm: str, context: dict | None = None, **options):
+    def __init__(self, algorithm: str, context: dict | None = None, **options: Any):
         super().__init__(**options)
         refuse_local(
             Algorithm(algorithm), "which under Flower is the ClientApp's part: train that way there, and name only "
             "weightings and server parts here",
         )  # fmt: skip
-        self.algorithm, self.context, self.memory, self.sent = algorithm, context or {}, {}, None
+        self.algorithm, self.context, self.memory = algorithm, context or {}, {}
+        self.sent: dict[str, torch.Tensor] = {}
         learning = [part.name for part in Algorithm(algorithm).servers if part.needs_proxy]
         if learning and not {"model", "proxy"} <= set(self.context):
             raise FedlibError(
@@ -57,18 +59,22 @@ class Strategy(FedAvg):
             )
         self.lost = []  # why clients did not answer
 
-    def configure_train(self, server_round, arrays, config, grid):
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         self.sent = arrays.to_torch_state_dict()
         return super().configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(self, server_round, replies):
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies, lost = self._check_and_log_replies(replies, is_train=True)
         self.lost += [reply.error.reason for reply in lost]
         if not replies:
             return None, None
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)  # one sum, whatever came first
         contents = [reply.content for reply in replies]
-        numbers = [next(iter(content.metric_records.values())) for content in contents]
+        numbers: list[Any] = [next(iter(content.metric_records.values())) for content in contents]
         context = dict(self.context)
         if "class-counts" in numbers[0]:
             context["counts"] = torch.tensor([n["class-counts"] for n in numbers])
@@ -99,11 +105,12 @@ def client_app(*specs: RunSpec) -> ClientApp:
     app = ClientApp()
 
     @app.train()
-    def train(message, context):
-        config, k = message.content["config"], int(context.node_config["partition-id"])
-        spec = specs[int(config.get("run", 0))]
+    def train(message: Message, context: Context) -> Message:
+        config: Any = message.content["config"]
+        node: Any = context.node_config["partition-id"]
+        spec, arrays = specs[int(config.get("run", 0))], message.content.array_records["arrays"]
         with one_thread():
-            arrays, metrics = answer(spec, k, int(config["server-round"]), message.content["arrays"])
+            arrays, metrics = answer(spec, int(node), int(config["server-round"]), arrays)
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     return app
@@ -164,7 +171,7 @@ def simulate_here(folder: str) -> None:
     server = ServerApp()
 
     @server.main()
-    def main(grid, context):
+    def main(grid: Grid, context: Context) -> None:
         for i, spec in enumerate(specs):
             fed = federation(spec)
             strategy = Strategy(
@@ -173,7 +180,7 @@ def simulate_here(folder: str) -> None:
             )  # fmt: skip
             start = ArrayRecord(fed.flat.layout.unpack(fed.flat.theta.cpu(), fed.flat.buffers.cpu()))
 
-            def score(number: int, arrays: ArrayRecord, fed=fed) -> MetricRecord:
+            def score(number: int, arrays: ArrayRecord, fed: Federation = fed) -> MetricRecord:
                 accuracy, loss = fed.score({"model": fed.flat.layout.pack(arrays.to_torch_state_dict(), device())})
                 return MetricRecord({"accuracy": accuracy, "loss": loss})
 

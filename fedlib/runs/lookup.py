@@ -18,11 +18,11 @@ def record(id: str, store: Store | None = None) -> Record:
     """The record whose id is, or begins with, ``id``: one's own or one of the workbook's."""
     store = store or default_store()
     ids = known_ids(store)
-    found = [one for one in ids if one.startswith(id)] if id else []
-    if id not in ids and len(found) != 1:
+    found = [id] if id in ids else [one for one in ids if id and one.startswith(id)]
+    if len(found) != 1 or (record := store.get(found[0])) is None:
         what = f"{len(found)} records begin with" if found else "There is no record"
         raise FedlibError(f"{what} {quoted(id)}{'' if found else meant(id, ids)}; 'fedlib runs' lists them.")
-    return store.get(id if id in ids else found[0])
+    return record
 
 
 def known_ids(store: Store, own: bool = False) -> list[str]:
@@ -49,7 +49,7 @@ def runs(store: Store | None = None, own: bool = False, **globs: str) -> Iterato
         except FedlibError as error:
             unreadable.append(error)
             continue
-        if isinstance(found.spec, RunSpec) and all(_fits(found, name, glob) for name, glob in globs.items()):
+        if found and isinstance(found.spec, RunSpec) and all(_fits(found, name, glob) for name, glob in globs.items()):
             yield found
     if unreadable:
         warnings.warn(f"{len(unreadable)} records were left out: {unreadable[0]}", stacklevel=2)

@@ -1,6 +1,6 @@
 """Half-done runs side by side: cut to the last round that all of them have reached, and what to say about it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from fedlib.core.registry import parse
 from fedlib.core.spec import RunSpec
@@ -38,13 +38,14 @@ def how_far(records: Iterable[Record]) -> str:
     begun = [record for record in runs if not record.waiting]
     sentences = []
     if any(record.partial for record in begun):
-        rounds = f"{_range(r.rounds_done for r in begun)} of {_range(r.spec.rounds for r in begun)} rounds"
+        rounds = f"{span([r.rounds_done for r in begun])} of {span([r.spec.rounds for r in begun])} rounds"
         sentences.append(f"Half done: compared after {rounds}, the last that all runs of a setting have reached.")
     if len(begun) < len(runs):
         sentences.append(f"{len(runs) - len(begun)} of {len(runs)} runs have no result yet.")
     return " ".join(sentences)
 
 
-def _range(numbers: Iterable[int]) -> str:
-    numbers = sorted(numbers)
-    return f"{numbers[0]} to {numbers[-1]}" if numbers[0] < numbers[-1] else f"{numbers[0]}"
+def span(values: Collection[float], form: str = "", most: float = 0) -> str:
+    """Such as ``62 to 140``, or one number where they are no farther apart than ``most``."""
+    low, high = min(values), max(values)
+    return f"{low:{form}} to {high:{form}}" if high - low > most else f"{low:{form}}"

@@ -26,7 +26,7 @@ def pretrain(name: str, spec: RunSpec, on_epoch: Callable[[int], Any] | None = N
         checkpoint = store.checkpoint(spec.id)
         state, model = run_rounds(spec, checkpoint, on_epoch)
         record = recorded(spec, state)
-        if record.status != "ok":
+        if record.error:
             raise FedlibError(f"{record.error['message']} Nothing was kept: choose a smaller --lr.")
         content, accuracy = save(model), record.summary["last"]
         card = {

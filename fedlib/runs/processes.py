@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-import traceback
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable
@@ -16,8 +15,9 @@ from filelock import Timeout
 from tqdm import tqdm
 
 from fedlib.core.device import cards
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, cause, in_words
 from fedlib.core.spec import Measure, RunSpec
+from fedlib.runs.compare import label
 from fedlib.runs.estimate import estimate, longest_round
 from fedlib.runs.execute import run_one
 from fedlib.runs.store import Store
@@ -73,7 +73,7 @@ def train_all(
 
 def share_out(jobs: int, gpus: float | None) -> list[str | None]:
     """The card of each of at most ``jobs`` processes, card by card in turn; None where this machine has no cards."""
-    found = cards()
+    found: list[str | None] = [*cards()]
     if gpus is not None and not found:
         raise FedlibError("There is no CUDA device here of which a run could get a share: leave out gpus.")
     if gpus is not None and not 0 < gpus <= 1:
@@ -109,10 +109,6 @@ def report(failures: dict[RunSpec, str], todo: list[RunSpec]) -> None:
     if lines:
         kept = "all others are done and kept, and the same command tries these again"
         raise FedlibError("\n".join([f"{len(lines)} of {len(todo)} runs failed; {kept}:", *lines]))
-
-
-def label(spec: RunSpec | Measure) -> str:
-    return spec.text if isinstance(spec, Measure) else f"{spec.algorithm} on {spec.dataset}, seed {spec.seed}"
 
 
 def longest_wait(spec: RunSpec | Measure) -> float:
@@ -173,7 +169,7 @@ def train_apart(
                     if not idle:
                         free = Counter(places) - Counter(worker.card for worker in workers)
                         with signals_held():
-                            workers.append(Worker(max(free, key=free.get)))
+                            workers.append(Worker(free.most_common(1)[0][0]))
                         idle = workers[-1:]
                     idle.pop().begin(waiting.popleft(), store, deadline, now)
                 wait([end for w in workers if w.spec for end in (w.pipe, w.process.sentinel)], 0.5)
@@ -230,21 +226,9 @@ def attempt(spec: RunSpec, store: Store, on_round: Callable[[int], Any], deadlin
 
 def failed(error: BaseException) -> tuple[str, str, str]:
     """What ``attempt`` says of an exception: what it is, where it came from, whether another try may help."""
-    why = in_words(error)
+    why = in_words(error) if isinstance(error, FedlibError) else cause(error)
     memory = isinstance(error, MemoryError) or any(words in why for words in NO_MEMORY)
-    if not isinstance(error, FedlibError):
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
-        why += f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return "failed", why + ", out of memory" * memory, "alone" * memory
-
-
-def in_words(error: BaseException) -> str:
-    """An exception in one line; ours are sentences already."""
-    try:
-        text = " ".join(str(error).split())[:500]
-    except Exception:  # of its own making
-        text = "it cannot say why"
-    return text if isinstance(error, FedlibError) else ": ".join(filter(None, (type(error).__name__, text)))
 
 
 class Bar(tqdm):

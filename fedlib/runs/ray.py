@@ -12,10 +12,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 
-from fedlib.core.errors import FedlibError
+from fedlib.core.errors import FedlibError, in_words
 from fedlib.core.spec import RunSpec
 from fedlib.runs.execute import complete, keep
-from fedlib.runs.processes import PATIENCE, SHARE, Bar, in_words, longest_wait, report, train_apart
+from fedlib.runs.processes import PATIENCE, SHARE, Bar, longest_wait, report, train_apart
 from fedlib.runs.record import Record
 from fedlib.runs.store import Store
 from fedlib.runs.worker import call
@@ -98,7 +98,8 @@ def perform(spec: RunSpec, limit: float) -> dict | str:
     """On a node: the record of a run, or why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         failures = train_apart({spec: limit}, [None], Store(folder), lambda spec, rounds: None)
-        return failures.get(spec) or Store(folder).get(spec.id).json
+        record = Store(folder).get(spec.id)
+        return record.json if record and not failures else failures.get(spec, "it left no record")
 
 
 def receive(spec: RunSpec, made: dict | str, before: Record | None, store: Store) -> None:

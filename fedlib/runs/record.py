@@ -46,42 +46,34 @@ class Record:
     ) -> "Record":
         """Of a run to its end; ``rounds``, if given, says how many of its rounds are done so far."""
         half = rounds is not None and rounds < spec.rounds and not error
-        body = {
-            "format": FORMAT,
-            "id": spec.id,
+        body: dict[str, Any] = {
             "spec": spec.to_json(),
-            "revisions": spec.revisions,
             "status": "diverged" if error else "partial" if half else "ok",
             "error": error,
             "summary": summary(series.get("accuracy", [])),
             "series": series,
             "partition": partition,
             "cohorts": cohorts,
-            "environment": environment,
-            "seconds": round(seconds, 1),
         }
         body |= {"probes": probes} if probes else {}
         body |= {"rounds_done": rounds} if half else {}
-        return cls({**body, "checksum": checksum(body)})
+        return cls.sealed(spec, environment, seconds, body)
 
     @classmethod
     def not_begun(cls, spec: RunSpec) -> "Record":
         """Stands for a run of which there is nothing yet; it is never written."""
-
         nobody = {"fingerprint": "", "sizes": []}
         return cls.of_run(spec, {}, nobody, "", {}, 0.0, probes=sections(spec.probes), rounds=0)
 
     @classmethod
     def of_measure(cls, measure: Measure, result: Any, environment: dict, seconds: float) -> "Record":
-        body = {
-            "format": FORMAT,
-            "id": measure.id,
-            "measurement": measure.to_json(),
-            "revisions": measure.revisions,
-            "result": result,
-            "environment": environment,
-            "seconds": round(seconds, 1),
-        }
+        return cls.sealed(measure, environment, seconds, {"measurement": measure.to_json(), "result": result})
+
+    @classmethod
+    def sealed(cls, job: RunSpec | Measure, environment: dict, seconds: float, found: dict) -> "Record":
+        """With what every record has, and the checksum."""
+        body = {"format": FORMAT, "id": job.id, "revisions": job.revisions, **found}
+        body |= {"environment": environment, "seconds": round(seconds, 1)}
         return cls({**body, "checksum": checksum(body)})
 
     @classmethod
@@ -137,17 +129,14 @@ class Record:
 
     def has(self, spec: "RunSpec | Measure") -> bool:
         """Whether it holds everything that ``spec`` asks of this run, measured as it is measured today."""
-        if spec.probes is None:
-            return True
-
         wanted = sections(spec.probes)
         return all(self.probes.get(text, {}).get("revision") == one["revision"] for text, one in wanted.items())
 
     def probe(self, text: str) -> dict[str, list]:
         """One probe's series, such as ``record.probe("spread")["tau"]``, with its own ``round``."""
-
         alike = [one for one in self.probes if one.partition("(")[0] == text]  # a bare name, if only one has it
-        name = canonical_probes(text) if canonical_probes(text) in self.probes or len(alike) != 1 else alike[0]
+        name = canonical_probes(text) or text
+        name = alike[0] if name not in self.probes and len(alike) == 1 else name
         if self.partial and not self.probes.get(name, {}).get("series"):
             raise FedlibError(
                 f"The probe {name} has nothing of {self.id} yet, of which {self.rounds_done} of {self.spec.rounds} "

@@ -32,7 +32,8 @@ class Worker:
         with sees_only(card):
             self.process.start()
         theirs.close()
-        self.ready, self.spec, self.rounds, self.seen = False, None, 0, 0.0
+        self.ready, self.rounds, self.seen = False, 0, 0.0
+        self.spec: Any = None  # what it makes
 
     def begin(self, spec: Any, store: Any, deadline: float | None, now: float) -> None:
         self.spec, self.rounds, self.seen = spec, 0, now
@@ -164,8 +165,7 @@ def called(driver: int, module: str, function: str, arguments: tuple) -> None:
                 os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)
             time.sleep(0.1)
         os.killpg(0, signal.SIGKILL)
-    from fedlib.core.errors import FedlibError
-    from fedlib.runs.processes import in_words
+    from fedlib.core.errors import FedlibError, in_words
 
     code = 0
     try:

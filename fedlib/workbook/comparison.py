@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -80,7 +81,7 @@ class Comparison:
 
 def compare(
     setting: RunSpec, algorithms: Iterable[str], seeds: Sequence[int] = (1, 2, 3), base: str = "fedavg", last: int = 10,
-    **options,
+    **options: Any,
 ) -> Comparison:  # fmt: skip
     """Run every algorithm with every seed on one setting and set them beside ``base``, which is run too.
 

@@ -4,7 +4,7 @@ A grade is computed from specs, never written by hand. What the paper does not s
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from fedlib.core.registry import parse
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.data import DATASETS
 from fedlib.runs.measures import MEASURES
+from fedlib.runs.partial import span
 from fedlib.runs.record import Record
 
 OWN, PART, REDUCED, STAND_IN = GRADES = ("own", "own, r of T rounds", "reduced", "stand-in")  # the best first
@@ -144,7 +145,6 @@ class Evidence:
     def rounds(self, cells: Iterable[Mapping], methods: Iterable[str] | None = None) -> str:
         """Such as ``60 of 200`` or ``62 to 140 of 200``: the rounds of the runs behind these cells, and the paper's."""
         found = [self.of(cell, methods) for cell in cells]
-        span = lambda values: " to ".join(str(v) for v in sorted({min(values), max(values)}))  # noqa: E731
         return f"{span([g.done for g in found])} of {span([g.due for g in found])}"
 
 
@@ -153,7 +153,7 @@ def chance(spec: RunSpec) -> float:
     return 100 / len(DATASETS.make(spec.dataset).class_names)
 
 
-def share_learned(record: Record, metric: Callable = lambda accuracy: accuracy[-10:].mean()) -> float:
+def share_learned(record: Record) -> float:
     """(accuracy - chance) / (1 - chance) of a run, by the mean of its last ten evaluations."""
     guess = chance(record.spec)
-    return float((metric(record.accuracy) - guess) / (100 - guess))
+    return float((record.accuracy[-10:].mean() - guess) / (100 - guess))

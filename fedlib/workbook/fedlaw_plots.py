@@ -1,5 +1,7 @@
 """What FedLAW's figures share: what adaptive GWS adds, learning curves and what they claim."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -38,16 +40,17 @@ def show_gws(page: Page, x: str, xlabel: str, caption: str) -> pd.DataFrame:
     return gws
 
 
-def show_rounds(page: Page, strong: tuple[str, ...] = ("fedavg", "law")) -> pd.DataFrame:
+def show_rounds(page: Page) -> pd.DataFrame:
     """Learning curves of a main comparison (FedLAW Figures 15 to 17), a figure for each data set, and numbers.
 
-    The ``strong`` methods have a band from the lowest to the highest seed, the others their mean alone. In runs of 50
+    FedAvg and FedLAW have a band from the lowest to the highest seed, the others their mean alone. In runs of 50
     rounds and more all is the mean of ten rounds, and the axes are cut to what comes after the first twentieth.
     Returns one row per run: accuracy in its last round, over the last ten and the best ten in a row, roughness, rounds.
     """
     print(frames.describe_runs(page.records, page.names))
     frame = page.curves()
     frame["panel"] = frame["data"].map(page.title) + ", " + frame["alpha"].map(at)
+    strong = ("fedavg", "law")
     bold = " and ".join(page.label(m) for m in strong)
     for data, row in frame.groupby("data", sort=False):
         skip = row["round"].max() // 20 if row["round"].max() >= 50 else 0
@@ -69,7 +72,7 @@ def show_rounds(page: Page, strong: tuple[str, ...] = ("fedavg", "law")) -> pd.D
     return result
 
 
-def steadiness(scores: pd.DataFrame, **where) -> dict[str, Effect]:
+def steadiness(scores: pd.DataFrame, **where: Any) -> dict[str, Effect]:
     """What Figures 15 to 17 claim, by cell and seed, in the cells ``where``: "lead", "kept" and "steady".
 
     Lead: of each side that method counts which is best on the other seeds. Kept: how far FedLAW ends below its best ten

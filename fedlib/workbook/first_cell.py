@@ -1,11 +1,10 @@
 """The line below a page's title: what its verdicts stand on, taken from its outputs."""
 
-import os
-import tempfile
 from pathlib import Path
 
 import nbformat
 
+from fedlib.runs.files import write_atomically
 from fedlib.workbook import HEADLINE, MIME
 from fedlib.workbook.evidence import REDUCED, STAND_IN
 
@@ -18,13 +17,9 @@ def shown(node: nbformat.NotebookNode, mime: str) -> list:
     return [output["data"][mime] for output in outputs if mime in output.get("data", {})]
 
 
-def headline(node: nbformat.NotebookNode) -> str:
-    return " · ".join(shown(node, HEADLINE))
-
-
 def linked(node: nbformat.NotebookNode) -> str:
     """The headline, with a link where a verdict stands on less than the paper's own setting."""
-    line = headline(node)
+    line = " · ".join(shown(node, HEADLINE))
     small = any(claim["grade"] in (REDUCED, STAND_IN) for claims in shown(node, MIME) for claim in claims)
     return f"{line} · {TRANSFER}" if line and small else line
 
@@ -41,17 +36,12 @@ def headed(source: str, line: str) -> str:
 def renew(path: Path) -> bool:
     """Bring a committed page's line up to date with its outputs, without executing it; whether it changed."""
     node = nbformat.read(path, as_version=4)
-    source = headed(node.cells[0].source, linked(node))
-    changed = source != node.cells[0].source
-    node.cells[0].source = source
-    if changed:
+    before, node.cells[0].source = node.cells[0].source, headed(node.cells[0].source, linked(node))
+    if changed := node.cells[0].source != before:
         write(node, path)
     return changed
 
 
 def write(node: nbformat.NotebookNode, path: Path) -> None:
     """In place of the file, whole or not at all."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-        file.write(nbformat.writes(node) + "\n")
-    os.chmod(file.name, path.stat().st_mode)
-    os.replace(file.name, path)
+    write_atomically(path, f"{nbformat.writes(node)}\n".encode())

@@ -5,6 +5,7 @@ Every number of a page passes through ``curve`` or ``probe_frame``: here records
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -109,7 +110,7 @@ def weights(records: dict, names: Sequence[str]) -> pd.DataFrame:
     return long.assign(size=long["size"] / cohort.transform("sum"), even=1 / cohort.transform("size"))
 
 
-def scores(records: dict, names: Sequence[str], series: str = "accuracy", **metrics) -> pd.DataFrame:
+def scores(records: dict, names: Sequence[str], series: str = "accuracy", **metrics: Any) -> pd.DataFrame:
     """One row per run, one column per metric (a function of its curve); all NaN if it diverged or has no result yet."""
     rows = []
     for key, record in records.items():

@@ -1,11 +1,11 @@
 """What a page says on its first screen, and in what it differs from the paper."""
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from fedlib.core.spec import RunSpec
+from fedlib.runs.partial import span
 from fedlib.workbook import settings, tables
 from fedlib.workbook.claims import Claim
 from fedlib.workbook.evidence import chance, fields_of
@@ -27,14 +27,9 @@ def headline(page: "Page", claims: list[Claim]) -> str:
     if runs:
         grades = [page.evidence.grades[key] for key in runs]
         here, there = {g.done for g in grades}, {g.due for g in grades} - {0}
-        rounds = _span(here) if here == there or not there else f"{_span(here)} of {_span(there)}"
+        rounds = span(here) if here == there or not there else f"{span(here)} of {span(there)}"
         said.append(f"{rounds} round{'s' * (rounds != '1')}")
     return " · ".join(filter(None, said))
-
-
-def _span(values: Collection[float], form: str = "", most: float = 0) -> str:
-    low, high = min(values), max(values)
-    return f"{low:{form}} to {high:{form}}" if high - low > most else f"{low:{form}}"
 
 
 def _levels(page: "Page", runs: dict) -> str:
@@ -49,8 +44,8 @@ def _levels(page: "Page", runs: dict) -> str:
     theirs = [value for key, value in page.reported.items() if key[-1] == page.base]
     guess = sorted({round(chance(runs[k]), 1) for k in trained})
     return ", ".join([
-        f"{page.label(page.base)} {_span(here, '.1f', 0.05)}% here",
-        *([f"{_span(theirs, '.1f', 0.05)}% in the paper"] if theirs else []),
+        f"{page.label(page.base)} {span(here, '.1f', 0.05)}% here",
+        *([f"{span(theirs, '.1f', 0.05)}% in the paper"] if theirs else []),
         f"chance {' or '.join(f'{g:g}' for g in guess)}%",
     ])  # fmt: skip
 

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import DupFd
-from typing import IO
+from typing import IO, Any
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
@@ -47,7 +47,7 @@ def pytest_configure() -> None:
 class ForkedKernel(LocalProvisioner):
     """Starts Python kernels by forking, and any other as usual; so all if the warm process cannot be started."""
 
-    async def launch_kernel(self, cmd: list[str], **options) -> KernelConnectionInfo:
+    async def launch_kernel(self, cmd: list[str], **options: Any) -> KernelConnectionInfo:
         if cmd[:3] == [sys.executable, "-m", "ipykernel_launcher"] and options.keys() <= {"env", "cwd", *STREAMS}:
             streams = {number: Stream(options[name]) for name, number in STREAMS.items() if options.get(name)}
             cwd = options.get("cwd") or os.getcwd()

@@ -29,7 +29,7 @@ def triangle(
     _corners(axis, corners)
 
 
-def simplex_path(axis: Axes, points: np.ndarray, corners: Sequence[str], label: str = "round") -> None:
+def simplex_path(axis: Axes, points: np.ndarray, corners: Sequence[str]) -> None:
     """Mixtures of three things one after the other, from the first (dark) to the last; equal shares are marked.
 
     Where a mixture comes again, later ones lie on earlier ones: the area of a disc is their number.
@@ -40,7 +40,7 @@ def simplex_path(axis: Axes, points: np.ndarray, corners: Sequence[str], label: 
     look = {"s": 40 * again, "edgecolor": "white", "linewidth": 0.4, "zorder": 3}
     seen = axis.scatter(*_on_triangle(points), c=order, cmap="cividis", **look)
     mark(axis, (1 / 3, 1 / 3, 1 / 3), "X")
-    axis.figure.colorbar(seen, ax=axis, label=label)
+    axis.figure.colorbar(seen, ax=axis, label="round")
     _corners(axis, corners)
 
 

@@ -22,7 +22,7 @@ from fedlib.core.paths import IN_CLONE, ROOT, require_clone
 from fedlib.core.registry import literal, require_one_of
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.workbook import MIME, settings
-from fedlib.workbook.first_cell import headed, headline, linked, shown, write
+from fedlib.workbook.first_cell import headed, linked, shown, write
 from fedlib.workbook.kernels import use_forked_kernels
 from fedlib.workbook.settings import SCALES
 
@@ -129,11 +129,6 @@ class Notebook:
         """What the executed notebook says of the paper's claims; empty before it was executed."""
         return [claim for found in shown(self.node, MIME) for claim in found]
 
-    @property
-    def headline(self) -> str:
-        """One line on what its verdicts stand on; empty before it was executed."""
-        return headline(self.node)
-
 
 def typed(where: str, value: Any, default: Any) -> Any:
     """``value``, or what a text stands for, in the type of ``default``; ``1,2`` is a list where one belongs.
@@ -235,13 +230,10 @@ def _cell_number(notebook: Notebook, error: Any) -> str:
 
 
 def execute_all(
-    jobs: list[tuple[Notebook, dict]],
-    workers: int = 1,
-    out: Path = BUILD,
-    done: Callable[[Notebook, Path], None] = lambda notebook, path: None,
-) -> list[Path]:
+    jobs: list[tuple[Notebook, dict]], workers: int, out: Path, done: Callable[[Notebook, Path], object]
+) -> None:
     """Execute several notebooks in parallel processes; all are tried before a failure is raised."""
-    paths, failures = {}, []
+    failures = []
     context = multiprocessing.get_context("spawn")  # a forked child would share torch's threads
     pool = ProcessPoolExecutor(min(workers, len(jobs)) or 1, context, use_forked_kernels)
     bar = tqdm(total=len(jobs), desc="notebooks", unit="notebook", file=sys.stderr, disable=None)
@@ -250,8 +242,7 @@ def execute_all(
         for future in as_completed(futures):
             notebook = futures[future]
             try:
-                paths[notebook] = future.result()
-                done(notebook, paths[notebook])
+                done(notebook, future.result())
             except FedlibError as error:
                 failures.append(str(error))
             except BrokenProcessPool:
@@ -266,7 +257,6 @@ def execute_all(
         pool.shutdown(cancel_futures=True)
     if failures:
         raise FedlibError("\n".join(failures))
-    return [paths[notebook] for notebook, _ in jobs]
 
 
 def update(notebook: Notebook, executed: Path) -> None:

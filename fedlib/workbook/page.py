@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from IPython.display import Markdown, display
@@ -24,7 +25,7 @@ from fedlib.core.registry import require_one_of
 from fedlib.core.spec import RunSpec
 from fedlib.runs import engine
 from fedlib.workbook import frames, settings
-from fedlib.workbook.claims import Claim, Effect, definitions, judge
+from fedlib.workbook.claims import Effect, definitions, judge
 from fedlib.workbook.evidence import Evidence
 from fedlib.workbook.headline import differences, headline
 from fedlib.workbook.plots import reported_vs_ours
@@ -35,7 +36,7 @@ from fedlib.workbook.tables import at, show_claims, show_table, summary
 COLUMNS = ("data", "alpha", "method", "seed")
 
 
-def show(*things) -> Markdown:
+def show(*things: Any) -> Markdown:
     """The source of classes, functions or modules, each under the name of its file."""
     blocks = []
     for thing in things:
@@ -60,14 +61,13 @@ class Page:
         self.titles: dict[str, str] = {}  # of panels
         self.records: dict = {}
         self.jobs: dict = {}
-        self.judged: list[Claim] = []  # what claims() found
         self._builders: list[Callable[[str], dict]] = []
 
     # The grid.
 
     def grid(
         self, methods: Mapping[str, str] | Iterable[str], only: Callable[[str, object], bool] | None = None,
-        vary: Mapping[str, Mapping] | None = None, columns: str | None = None, seeds: Sequence[int] = (), **fill,
+        vary: Mapping[str, Mapping] | None = None, columns: str | None = None, seeds: Sequence[int] = (), **fill: Any,
     ) -> dict:  # fmt: skip
         """The runs of the exhibit's columns (settings.yaml) with these methods: (data, alpha, method, seed) to spec.
 
@@ -110,7 +110,7 @@ class Page:
         """The arguments of ``RunSpec`` that the paper fixes for ``panel``, as the scale changes them."""
         return settings.setting(self.paper, panel, scale or self.scale)
 
-    def spec(self, panel: str, scale: str, environment: str | None = None, model: str = "", **fields) -> RunSpec:
+    def spec(self, panel: str, scale: str, environment: str | None = None, model: str = "", **fields: Any) -> RunSpec:
         """The run of a panel, in an environment of the paper; ``model`` follows the network's name: (bias=False)."""
         here = self.setting(panel, scale) | (settings.environments(self.paper)[environment] if environment else {})
         return RunSpec(**here | {"model": here["model"] + model} | fields)
@@ -192,7 +192,7 @@ class Page:
     def over(
         self, ours: str | Collection[str], bases: str | Collection[str], metric: str | None = None,
         scores: pd.DataFrame | None = None, lower_is_better: bool = False, censor: float | None = None,
-        note: str = "", **where,
+        note: str = "", **where: Any,
     ) -> Effect:  # fmt: skip
         """``ours`` minus the best of ``bases``, seed by seed, in the cells ``where`` (``alpha=0.1``, ``data=[…]``).
 
@@ -205,7 +205,7 @@ class Page:
         methods = [m for side in (ours, bases) for m in ([side] if isinstance(side, str) else side)]
         return Effect(values, tuple(methods), theirs if len(theirs) else None, note)
 
-    def best(self, ours: str | Collection[str], among: Iterable[str] | None = None, **where) -> Effect:
+    def best(self, ours: str | Collection[str], among: Iterable[str] | None = None, **where: Any) -> Effect:
         """``ours`` over the best of all other methods of the page, or of those ``among``."""
         mine = [ours] if isinstance(ours, str) else list(ours)
         every = among or dict.fromkeys(key[self.names.index("method")] for key in self.jobs)
@@ -217,7 +217,7 @@ class Page:
         values, theirs = (pd.concat(p, names=["of"]) if any(v is not None for v in p.values()) else None for p in both)
         return Effect(values, tuple(dict.fromkeys(m for e in effects.values() for m in e.methods)), theirs)
 
-    def level(self, method: str, **where) -> Effect:
+    def level(self, method: str, **where: Any) -> Effect:
         """Our accuracy minus the paper's, by cell and seed (for claims of the kind level)."""
         values = select(self.scores[self.metric], where | {"method": method}).droplevel("method")
         cell = [n for n in values.index.names if n != "seed"]
@@ -277,7 +277,7 @@ class Page:
     def _column(self, cell: tuple) -> str:
         return self.cell_name(dict(zip([n for n in self.names if n not in ("method", "seed")], cell, strict=False)))
 
-    def gains(self, over: str | None = None, pairs: Iterable[tuple] = (), caption: str = "", xlabel: str = "") -> None:
+    def gains(self, over: str | None = None, pairs: Iterable[tuple] = (), xlabel: str = "") -> None:
         """What each method adds to ``over`` (or the first of a pair to the second), seed by seed, beside the paper's.
 
         A figure, and its numbers folded; the last column has what is left in the last round alone.
@@ -299,7 +299,7 @@ class Page:
         said = f"{what}, seed by seed: right of zero is better. Bars are 95% intervals over seeds" + (
             ", diamonds what the paper reports." if frame["reported"].notna().any() else "."
         )
-        self.figure(reported_vs_ours(frame, xlabel or "points of accuracy", zero=0), caption or said)
+        self.figure(reported_vs_ours(frame, xlabel or "points of accuracy", zero=0), said)
         if self.metric == "last round":
             frame = frame.drop(columns="last round")
         frame = frame.rename(columns={"panel": "column", "row": "difference"})
@@ -328,7 +328,7 @@ class Page:
             have = "has no effect on this page" if wrong[0] in known else "is not in claims.yaml"
             raise FedlibError(f"Claims and effects must match one to one: {wrong[0]} {have} ({len(wrong)} such).")
         effects = {n: e if isinstance(e, Effect) else Effect(e) for n, e in given.items()}
-        self.judged = found = [judge(known[n], effects[n], self.evidence, self.cell_name) for n in known]
+        found = [judge(known[n], effects[n], self.evidence, self.cell_name) for n in known]
         if self.scale == "smoke":
             print("smoke scale: no verdicts")
             return

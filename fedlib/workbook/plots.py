@@ -3,6 +3,7 @@
 import textwrap
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,7 +52,7 @@ def style_or_default(name: str, place: int) -> dict:
         return {"label": name, "color": PALETTE[n], "marker": MARKERS[n], "linestyle": LINES[n % len(LINES)]}
 
 
-def panels(count: int, height: float = 3.7, width: float = 4.6, **kw) -> tuple[Figure, list]:
+def panels(count: int, height: float = 3.7, width: float = 4.6, ylabel: str = "", **kw: Any) -> tuple[Figure, list]:
     """Axes in the common look, two in a row. The figure is closed, so that a cell shows it once: by returning it."""
     rows, columns = -(-count // 2), min(count, 2)
     with sns.axes_style("whitegrid", {"grid.color": ".9", "axes.edgecolor": ".4"}), sns.plotting_context("notebook"):
@@ -62,6 +63,8 @@ def panels(count: int, height: float = 3.7, width: float = 4.6, **kw) -> tuple[F
     sns.despine(figure)
     for axis in axes.flat[count:]:
         axis.remove()
+    for axis in axes[:, 0]:
+        axis.set_ylabel(ylabel)
     return figure, list(axes.flat[:count])
 
 
@@ -99,7 +102,7 @@ def learning_curves(
     groups = list(dict.fromkeys(frame[by]))
     if not groups:
         return nothing()
-    figure, axes = panels(len(groups), sharey=sharey)
+    figure, axes = panels(len(groups), ylabel=ylabel, sharey=sharey)
     for axis, group in zip(axes, groups, strict=True):
         methods = frame[frame[by] == group].groupby("method", sort=False)
         for place, (method, runs) in enumerate(methods):
@@ -120,8 +123,6 @@ def learning_curves(
             seen = frame.loc[((frame[by] == group) | sharey) & (frame[x] > skip), value]
             room = 0.05 * (seen.max() - seen.min())
             axis.set_ylim(seen.min() - room, seen.max() + room)
-    for axis in axes[::2]:
-        axis.set_ylabel(ylabel)
     legend(figure, axes)
     return figure
 
@@ -164,28 +165,24 @@ def legend(figure: Figure, axes: Iterable[Axes]) -> None:
     figure.legend(handles.values(), handles.keys(), **place)
 
 
-def partition_bubbles(
-    counts: ArrayLike | dict[str, ArrayLike], class_names: Sequence[str] | None = None, title: str = ""
-) -> Figure:
+def partition_bubbles(counts: ArrayLike | dict[str, ArrayLike]) -> Figure:
     """Who holds what: clients across, classes down, area by number of samples. One split, or several by title."""
-    splits = {name: np.asarray(c) for name, c in (counts if isinstance(counts, dict) else {title: counts}).items()}
+    splits = {name: np.asarray(c) for name, c in (counts if isinstance(counts, dict) else {"": counts}).items()}
     clients, classes = next(iter(splits.values())).shape
     size = {"width": min(14, 3 + 0.3 * clients) / len(splits) ** 0.5, "height": 1.5 + 0.3 * classes}
-    figure, axes = panels(len(splits), **size, sharey=True)
+    figure, axes = panels(len(splits), **size, ylabel="class", sharey=True)
     for axis, (name, held) in zip(axes, splits.items(), strict=True):
         area = min(220, 9000 / clients) / len(splits) ** 0.5 * held[held > 0] / held.max()
         axis.scatter(*np.argwhere(held > 0).T, s=area, color=PALETTE[0], alpha=0.75, linewidth=0)
         axis.set(xlabel="client", title=name, xlim=(-0.8, clients - 0.2), ylim=(classes - 0.2, -0.8))
-        axis.set_yticks(range(classes), class_names or range(classes))
+        axis.set_yticks(range(classes))
         axis.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    for axis in axes[::2]:
-        axis.set_ylabel("class")
     return figure
 
 
 def dots(
     frame: pd.DataFrame, by: str, x: str, value: str, ylabel: str = "", xlabel: str | dict[str, str] | None = None,
-    titles: Mapping[str, str] | None = None, zero: float | None = None, **kw,
+    titles: Mapping[str, str] | None = None, zero: float | None = None, **kw: Any,
 ) -> Figure:  # fmt: skip
     """One panel per ``by``: per method the mean over seeds at every level of ``x``, its 95% interval and the seeds.
 
@@ -193,7 +190,7 @@ def dots(
     draws a line across.
     """
     groups, methods = (list(dict.fromkeys(frame[name])) for name in (by, "method"))
-    figure, axes = panels(len(groups), **{"sharey": True} | kw)
+    figure, axes = panels(len(groups), **{"ylabel": ylabel, "sharey": True} | kw)
     for axis, group in zip(axes, groups, strict=True):
         part = frame[frame[by] == group]
         levels = list(dict.fromkeys(part[x]))
@@ -214,28 +211,26 @@ def dots(
         axis.set_xticks(range(len(levels)), [f"{v:g}" if isinstance(v, int | float) else v for v in levels])
         label = xlabel[group] if isinstance(xlabel, dict) else xlabel or x
         axis.set(title=(titles or {}).get(group, group), xlabel=label, xlim=(-0.6, len(levels) - 0.4))
-    for axis in axes[::2]:
-        axis.set_ylabel(ylabel)
     if len(methods) > 1:
         legend(figure, axes)
     return figure
 
 
-def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str = "gamma", **kw) -> Figure:
-    """One panel per ``by``: every layer's mean over seeds by round, light to dark from the first layer to the last.
+def layer_curves(frame: pd.DataFrame, by: str, **kw: Any) -> Figure:
+    """One panel per ``by``: every layer's mean gamma over seeds by round, light to dark from the first layer on.
 
     ``frame`` is what ``frames.layers`` returns. The classifier is drawn apart, dashed in another colour.
     """
     groups = list(dict.fromkeys(frame[by]))
     if not groups:
         return nothing()
-    figure, axes = panels(len(groups), **kw)
+    figure, axes = panels(len(groups), ylabel="gamma", **kw)
     for axis, group in zip(axes, groups, strict=True):
         part = frame[frame[by] == group]
         body = [layer for layer in dict.fromkeys(part["layer"]) if layer != "classifier"]
         shades = dict(zip(body, sns.color_palette("crest", max(len(body), 1)), strict=True))
         for layer, runs in part.groupby("layer", sort=False):
-            mean = runs.groupby("round")[value].mean()
+            mean = runs.groupby("round")["gamma"].mean()
             last = layer == "classifier"
             line = {"color": PALETTE[3], "linestyle": LINES[1], "linewidth": 2.6} if last else {"color": shades[layer]}
             label = {"classifier": "classifier", body[0]: "first layer", body[-1]: "last before the classifier"}
@@ -244,27 +239,23 @@ def layer_curves(frame: pd.DataFrame, by: str, value: str = "gamma", ylabel: str
         axis.set(title=group, xlabel="communication round")
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axis.ticklabel_format(axis="y", useOffset=False)
-    for axis in axes[::2]:
-        axis.set_ylabel(ylabel)
     legend(figure, axes)
     return figure
 
 
-def histograms(frame: pd.DataFrame, by: str, limit: float, xlabel: str = "parameter", **kw) -> Figure:
+def histograms(frame: pd.DataFrame, by: str, limit: float, **kw: Any) -> Figure:
     """One panel per ``by``: per method the mean over seeds of ``counts`` in equal bins over [-limit, limit].
 
     Shares of all parameters on a logarithmic axis; what lies beyond is in the outermost bins.
     """
     groups = list(dict.fromkeys(frame[by]))
-    figure, axes = panels(len(groups), sharey=True, **kw)
+    figure, axes = panels(len(groups), ylabel="share of parameters", sharey=True, **kw)
     for axis, group in zip(axes, groups, strict=True):
         for n, (method, runs) in enumerate(frame[frame[by] == group].groupby("method", sort=False)):
             counts = np.mean([c / np.sum(c) for c in map(np.asarray, runs["counts"])], axis=0)
             mark = {name: value for name, value in style_or_default(method, n).items() if name != "marker"}
             axis.stairs(counts, np.linspace(-limit, limit, len(counts) + 1), **mark, linewidth=1.8)
-        axis.set(title=group, xlabel=xlabel, yscale="log")
-    for axis in axes[::2]:
-        axis.set_ylabel("share of parameters")
+        axis.set(title=group, xlabel="parameter", yscale="log")
     legend(figure, axes)
     return figure
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from fedlib.workbook.plots import PALETTE, legend, panels
 
 
-def critical_difference(ranks: pd.Series, difference: float, reference: str | None = None) -> Figure:
+def critical_difference(ranks: pd.Series, difference: float, reference: str) -> Figure:
     """Every method's mean rank, the best on top, with half the critical difference to either side.
 
     Two methods whose bars do not overlap are told apart by Nemenyi's test; the band is the bar of the ``reference``,
@@ -17,13 +17,10 @@ def critical_difference(ranks: pd.Series, difference: float, reference: str | No
     ranks, half = ranks.sort_values(kind="stable"), difference / 2
     figure, (axis,) = panels(1, height=1.2 + 0.25 * len(ranks), width=8)
     y = np.arange(len(ranks))
-    apart = (ranks - ranks[reference]).abs().gt(difference).to_numpy() if reference else np.zeros(len(ranks), bool)
-    if reference:
-        axis.axvspan(
-            ranks[reference] - half, ranks[reference] + half, color=".92", zorder=0, label=f"{reference}'s bar"
-        )
+    apart, band = (ranks - ranks[reference]).abs().gt(difference).to_numpy(), ranks[reference]
+    axis.axvspan(band - half, band + half, color=".92", zorder=0, label=f"{reference}'s bar")
     for mask, colour, marker, label in (
-        (~apart, PALETTE[0], "o", f"not told apart from {reference}" if reference else None),
+        (~apart, PALETTE[0], "o", f"not told apart from {reference}"),
         (apart, PALETTE[3], "s", f"told apart from {reference}"),
     ):
         if mask.any():
@@ -33,6 +30,5 @@ def critical_difference(ranks: pd.Series, difference: float, reference: str | No
     axis.set(xlabel=f"mean rank (1 is best), ± half the critical difference of {difference:.1f}")
     axis.set(xlim=(0, len(ranks) + 1), ylim=(len(ranks) - 0.4, -0.6))
     axis.grid(axis="y", visible=False)
-    if reference:
-        legend(figure, [axis])
+    legend(figure, [axis])
     return figure

@@ -184,17 +184,6 @@ def own_grid(paper: str, panel: str, scale: str) -> dict:
     return grid
 
 
-def differences(paper: str, panels: Iterable[str], scale: str) -> pd.DataFrame:
-    """Every setting in which ``scale`` departs from the paper's own."""
-    rows = []
-    for panel in panels:
-        theirs, here = setting(paper, panel, "paper"), setting(paper, panel, scale)
-        for name in here:
-            if here[name] != theirs.get(name):
-                rows.append((panel, name, theirs.get(name, "all" if "subset" in name else "–"), here[name]))
-    return pd.DataFrame(rows, columns=["panel", "setting", "paper", "here"], dtype=object)  # 10 stays 10
-
-
 def open_choices(paper: str, exhibit: str | None = None, only: Iterable[str] | None = None) -> pd.DataFrame:
     """What the paper leaves open, and what we chose; what concerns one ``exhibit``, such as figure1, comes first.
 

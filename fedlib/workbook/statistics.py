@@ -46,7 +46,7 @@ def detectable_effect(values: np.ndarray, power: float = 0.8) -> float:
     return shift * np.std(values, ddof=1) / math.sqrt(n)
 
 
-def mantel(a, b, permutations: int = 999) -> tuple[float, float]:
+def mantel(a: ArrayLike, b: ArrayLike, permutations: int = 999) -> tuple[float, float]:
     """Do two distance matrices (condensed) agree: Spearman's correlation of their entries, and a one-sided p-value.
 
     The entries of a matrix are not independent, so the clients of one are permuted (Mantel's test), always alike.

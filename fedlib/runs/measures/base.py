@@ -4,6 +4,7 @@ A notebook's grid may hold ``Measure("aggregation_time(model=resnet20)")`` besid
 and read back the same way, so that a page renders without measuring anything again.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from fedlib.core.errors import FedlibError
@@ -11,6 +12,7 @@ from fedlib.core.registry import Registry
 from fedlib.core.spec import MOST
 
 MEASURES = Registry("measurement")
+OnTurn = Callable[[int], object]  # is told how many turns are done
 
 
 @dataclass(frozen=True, kw_only=True)

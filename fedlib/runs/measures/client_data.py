@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,12 +10,12 @@ import torch
 from fedlib.core.errors import FedlibError
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
-from fedlib.data import DATASETS, load, partition, subset
+from fedlib.data import DATASETS, Dataset, load, partition, subset
 from fedlib.data.distances import labelled_transport, transport
-from fedlib.data.partition import PARTITIONS
+from fedlib.data.partition import PARTITIONS, Partition
 from fedlib.federation.federation import Federation
 from fedlib.models.starts import STARTS
-from fedlib.runs.measures.base import MEASURES, Measurement
+from fedlib.runs.measures.base import MEASURES, Measurement, OnTurn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +33,7 @@ class OnPartition(Measurement):
         DATASETS.make(self.dataset)
         PARTITIONS.make(self.partition)
 
-    def split(self):
-        """(data set, partition)."""
+    def split(self) -> tuple[Dataset, Partition]:
         data = subset(load(self.dataset), self.subset, None)
         domains = None if data.domain_train is None else data.domain_train.numpy()
         labels = data.y_train.numpy()
@@ -44,7 +44,7 @@ class OnPartition(Measurement):
 class ClassCounts(OnPartition):
     """Samples of every class that each client holds (FedLWS Fig. 11, FedAWA Fig. 8, FedLAW Fig. 13)."""
 
-    def measure(self, on_turn) -> dict:
+    def measure(self, on_turn: OnTurn) -> dict:
         _, partition = self.split()
         return {"counts": partition.counts.tolist(), "fingerprint": partition.fingerprint}
 
@@ -68,7 +68,7 @@ class CohortClasses(OnPartition):
                 low = f"{1 / self.clients:.4g}"
                 raise FedlibError(f"cohort_classes(participation=…) are shares from {low} to 1; got {share}.")
 
-    def measure(self, on_turn) -> dict:
+    def measure(self, on_turn: OnTurn) -> dict:
         _, partition = self.split()
         counts, found = partition.counts.astype(float), {}
         everyone = counts.sum(0) / counts.sum()
@@ -106,12 +106,12 @@ class DataDistances(OnPartition):
         """The run that trains the model, or that begins with the start."""
         known = STARTS.make(self.start) if self.start else None
         return RunSpec(
-            dataset=self.dataset, model=known.card["model"] if known else self.model, partition="iid", clients=1,
+            dataset=self.dataset, model=known.card["model"] if known else self.model or "", partition="iid", clients=1,
             subset=self.subset, batch_size=128, lr=0.05, seed=self.seed, start=self.start,
             transform=known.transform if known else "unit",
         )  # fmt: skip
 
-    def measure(self, on_turn) -> dict:
+    def measure(self, on_turn: OnTurn) -> dict:
         data, partition = self.split()
         features, labels = self.features(data), data.y_train.numpy()
         pools = [*partition.indices, np.concatenate(partition.indices)]
@@ -131,11 +131,11 @@ class DataDistances(OnPartition):
         between = [distance(i, j) for i, j in combinations(clients, 2)]
         return {"distance": between, "to_all": [distance(k, self.clients) for k in clients]}
 
-    def features(self, data):
+    def features(self, data: Dataset) -> np.ndarray:
         if self.model is None and self.start is None:
             return data.x_train.flatten(1).double().numpy() / 255
         fed = Federation(self.spec())
-        model = fed.flat.model
+        model: Any = fed.flat.model
         if self.start is None:
             fed.train_on(fed.x, fed.y, 0, 1, self.epochs)
         with torch.inference_mode():

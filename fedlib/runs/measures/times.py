@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedlib.algorithms import Algorithm, Round
 from fedlib.core.errors import FedlibError
@@ -13,7 +15,7 @@ from fedlib.federation.aggregation import aggregate, refuse_local
 from fedlib.federation.federation import Federation
 from fedlib.federation.state import RunState
 from fedlib.models import MODELS, build
-from fedlib.runs.measures.base import MEASURES, Measurement
+from fedlib.runs.measures.base import MEASURES, Measurement, OnTurn
 
 
 @MEASURES.register("aggregation_time")
@@ -40,12 +42,12 @@ class AggregationTime(Measurement):
         if not all(type(n) is int and 0 < n <= MOST for n in self.shape):
             raise FedlibError(f"aggregation_time(shape=…) is a tuple of positive integers; got {self.shape}.")
 
-    def measure(self, on_turn) -> dict:
+    def measure(self, on_turn: OnTurn) -> dict:
         model = build(self.model, tuple(self.shape), self.classes, 0)
         start = {n: t.clone() for n, t in model.state_dict().items()}
         torch.manual_seed(0)
 
-        def moved(t):
+        def moved(t: Tensor) -> Tensor:
             return t + 0.1 * t.std() * torch.randn_like(t) if t.is_floating_point() and t.numel() > 1 else t.clone()
 
         clients = [{n: moved(t) for n, t in start.items()} for _ in range(self.clients)]
@@ -88,7 +90,7 @@ class EpochTime(Measurement):
 
     check = specs
 
-    def measure(self, on_turn) -> dict:
+    def measure(self, on_turn: OnTurn) -> dict:
         taken = {kind: {method: [] for method in self.methods} for kind in ("seconds", "gradient", "end")}
         for turn, method, rounds in take_turns(self.specs(), self.turns, on_turn, hooks=("gradient", "end")):
             for kind in taken if turn else ():
@@ -125,7 +127,7 @@ class RoundCost(Measurement):
 
     check = specs
 
-    def measure(self, on_turn) -> dict:
+    def measure(self, on_turn: OnTurn) -> dict:
         taken = {kind: {method: [] for method in self.methods} for kind in ("local", "server")}
         up, down = {}, {}
         for turn, method, rounds in take_turns(self.specs(), self.turns, on_turn):
@@ -147,10 +149,10 @@ class Rounds:
     algorithm: Algorithm
     state: RunState
     spent: dict[str, float]  # CPU seconds of the last round, by what took them
-    last: Round | None = None
+    last: Round = field(init=False)
 
 
-def specs_of(measure, **more) -> dict[str, RunSpec]:
+def specs_of(measure: "EpochTime | RoundCost", **more: Any) -> dict[str, RunSpec]:
     """The run of every method that ``measure`` compares; the first of its rounds is not timed."""
     base = RunSpec(
         dataset=measure.dataset, model=measure.model, partition=measure.partition, clients=measure.clients,
@@ -160,7 +162,9 @@ def specs_of(measure, **more) -> dict[str, RunSpec]:
     return {method: base.replace(algorithm=method) for method in measure.methods}
 
 
-def take_turns(specs: dict[str, RunSpec], turns: int, on_turn, hooks=()) -> Iterator[tuple[int, str, Rounds]]:
+def take_turns(
+    specs: dict[str, RunSpec], turns: int, on_turn: OnTurn, hooks: tuple = ()
+) -> Iterator[tuple[int, str, Rounds]]:
     """(turn, method, its rounds) after every round; methods take turns in one process, so that all share its luck.
 
     ``spent`` has the seconds of the clients (local) and of the server, and of the ``hooks`` of local methods.
@@ -185,7 +189,7 @@ def take_turns(specs: dict[str, RunSpec], turns: int, on_turn, hooks=()) -> Iter
 def timed(work: Callable, name: str, spent: dict[str, float]) -> Callable:
     """``work``, which from now on adds the CPU seconds it takes to ``spent[name]``: others may use the machine."""
 
-    def working(*arguments):
+    def working(*arguments: Any) -> Any:
         began = time.process_time()
         result = work(*arguments)
         spent[name] += time.process_time() - began
@@ -194,7 +198,7 @@ def timed(work: Callable, name: str, spent: dict[str, float]) -> Callable:
     return working
 
 
-def size(sent) -> int:
+def size(sent: Any) -> int:
     """Bytes of what is sent: tensors as they are, a bare number as four."""
     if isinstance(sent, (list, tuple)):
         return sum(map(size, sent))

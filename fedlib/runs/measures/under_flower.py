@@ -5,7 +5,7 @@ from typing import Any
 from fedlib.core.series import rounded
 from fedlib.core.spec import RunSpec
 from fedlib.federation.simulation import run_rounds
-from fedlib.runs.measures.base import MEASURES, Measurement
+from fedlib.runs.measures.base import MEASURES, Measurement, OnTurn
 
 
 @MEASURES.register("under_flower")
@@ -42,7 +42,7 @@ class UnderFlower(Measurement):
 
     check = specs
 
-    def measure(self, on_turn) -> dict:
+    def measure(self, on_turn: OnTurn) -> dict:
         from fedlib.runs import flower  # an optional extra
 
         specs = self.specs()

@@ -30,7 +30,7 @@ def comparable(claims: list[dict]) -> list[dict]:
     ]  # fmt: skip
 
 
-def against_reported(title: str, claims: list[dict], up: str = "") -> str:
+def against_reported(title: str, claims: list[dict]) -> str:
     """Reported effect (across) against ours (up) with intervals, the diagonal and the two zero lines."""
     values = [max(abs(c["reported"]), abs(c["effect"])) for c in claims]
     limit = max(1.0, float(np.quantile(values, 0.9)) * 1.15) if values else 1.0
@@ -60,7 +60,7 @@ def against_reported(title: str, claims: list[dict], up: str = "") -> str:
         if c["low"] is not None:
             bar = f'<path d="M{x:.1f} {middle - put(c["low"]):.1f}V{middle - put(c["high"]):.1f}"/>'
         lines.append(
-            f'<a class="{kind}{far}" href="{place(c, up)}"><title>{escape(told)}</title>{bar}{marker(x, y, kind)}</a>'
+            f'<a class="{kind}{far}" href="{place(c)}"><title>{escape(told)}</title>{bar}{marker(x, y, kind)}</a>'
         )
     return "\n".join([*lines, "</svg>"])
 
@@ -75,11 +75,12 @@ def legend() -> str:
     return f'<p class="legend">{"".join(drawn)}</p>'
 
 
-def interval(claim: dict, width: int = 96, height: int = 16) -> str:
+def interval(claim: dict) -> str:
     """A small picture: zero, our effect with its interval, and the paper's as a tick."""
     found = [claim[k] for k in ("effect", "low", "high", "reported") if claim[k] is not None]
     if claim["effect"] is None or not (limit := max(map(abs, found))):
         return ""
+    width, height = 96, 16
     at = lambda v: f"{width / 2 + v / limit * (width / 2 - 5):.1f}"  # noqa: E731
     y = height / 2
     parts = [f'<path class="zero" d="M{width / 2} 0V{height}"/>']
