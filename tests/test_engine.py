@@ -61,7 +61,7 @@ def test_a_dead_worker_costs_its_run_one_retry_and_the_others_nothing(tmp_path, 
         )
         with pytest.raises(FedlibError, match=why) as error:
             run([deadly, *others], jobs=2, store=store)
-        assert f"{deadly.id} (fedavg on digits, seed 0) failed" in str(error.value)
+        assert f"{deadly.id} (fedavg on digits, mlp(hidden=4), seed 0) failed" in str(error.value)
     made = {deadly.id: deaths == 1} | {spec.id: True for spec in others}
     assert (tmp_path / "tally").read_text() == "xx" and {id: id in store.ids() for id in made} == made
     assert {path.name for path in store.path.rglob("*") if path.is_file()} == {f"{id}.json" for id in store.ids()}
@@ -171,7 +171,7 @@ def check_batch(done, store: Store, good: int, ways: dict) -> None:
     """``good`` records, and every way to misbehave is named with its reason."""
     assert f"{len(ways)} of {good + len(ways)} runs failed; all others are done and kept" in done.stdout, done.stderr
     for way, why in ways.items():
-        assert re.search(rf"^\w+ \(misbehave\(way={way}\) on digits, seed 0\) failed: {why}", done.stdout, re.M), way
+        assert re.search(rf"^\w+ \(misbehave\(way={way}\) on digits, mlp\(hidden=4\), seed 0\) failed: {why}", done.stdout, re.M), way
     assert len(store.ids()) == good and not list(store.path.rglob("*.partial"))
 
 
@@ -200,7 +200,7 @@ def test_the_command_names_the_run_and_ends_with_2(shell, script, tmp_path):
     for way in ("raises", "quits"):  # a single run stays in the process
         alone = shell(*options, f"--algorithm=misbehave(way={way})", **plugin)
         assert alone.returncode == 2 and "Traceback" not in alone.stderr
-        named = rf"fedlib: \w+ \(misbehave\(way={way}\) on digits, seed 0\) failed: {(FIVE | OTHERS)[way]}"
+        named = rf"fedlib: \w+ \(misbehave\(way={way}\) on digits, mlp\(hidden=4\), seed 0\) failed: {(FIVE | OTHERS)[way]}"
         assert re.fullmatch(rf"{named} ?\(?.*\.\n", alone.stderr)
     both = shell(*options, "--algorithm=misbehave(way=raises)", "--seed=1", "--seed=2", "--jobs=2", **plugin)
     assert both.returncode == 2 and both.stderr.startswith("fedlib: 2 of 2 runs failed") and "Trace" not in both.stderr

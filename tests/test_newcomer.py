@@ -25,7 +25,7 @@ def test_every_public_name_is_offered_and_there():
 
 def test_a_misspelt_command_is_guessed(shell):
     done = shell("simulat")
-    assert done.returncode == 2 and "did you mean 'simulate'?" in done.stderr
+    assert done.returncode == 2 and "Did you mean 'simulate'?" in done.stderr
 
 
 @pytest.mark.parametrize(
