@@ -176,6 +176,23 @@ def test_weights_follow_the_client_and_not_its_position():
     assert float(memory["moved"][1]) == moved[1], "who is away keeps what it had"
 
 
+def test_the_released_t_goes_with_its_place_or_with_its_client():
+    """A round of clients 0, 1, 2, then one in the order 2, 0, 1: whose T of the first round does each start from?"""
+    r = make_round(clients=3, sizes=[1.0, 2.0, 3.0])
+    order = [2, 0, 1]
+    again = Round(r.layout, r.theta, r.buffers, r.thetas[order], r.client_buffers, r.sizes[order], order)
+    for kept, place in {"client": order, None: [0, 1, 2], "place": [0, 1, 2]}.items():
+        part, r.state = AWA(variant="released", kept=kept), {}
+        weigh(part, r)
+        memory = r.state["T"]
+        first = torch.stack([memory[k] for k in range(3)], 1)[0] if kept == "client" else memory[0]
+        again.state = r.state
+        expected = first[place].softmax(0).float()
+        torch.testing.assert_close(weigh(part, again), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(FedlibError, match="variant=released"):
+        AWA(kept="place")
+
+
 def test_composition_starts_from_the_weights_before_and_survives_a_checkpoint(tmp_path):
     r = make_round(clients=3)
     global_state = {"w": r.theta}

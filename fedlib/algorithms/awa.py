@@ -36,7 +36,9 @@ class AWA(Weighting):
     T starts at the logarithm of the weights before it (sizes, or FedDisco's); how far each client's T has moved is
     kept by client id. The released code starts at the raw size weights instead, which is nearly uniform, carries T
     by position in the cohort, takes one step and averages with the lambda before it; its second term is
-    sum_k lambda_k d(theta_k, theta_g). ``rule="cosine"`` is FedAWA-COS: cos(tau_k, tau_g) itself, normalised.
+    sum_k lambda_k d(theta_k, theta_g). Where everybody takes part its cohort is in the order of the clients, here it
+    is in a random one: ``kept="client"`` is what it does then. ``rule="cosine"`` is FedAWA-COS: cos(tau_k, tau_g)
+    itself, normalised.
     """
 
     granularity: Literal["model", "layer"] = "model"  # layer is FedAWA-L
@@ -49,8 +51,11 @@ class AWA(Weighting):
     steps: int | Literal["converged"] | None = None  # a round; the paper is silent. None: 100, or the released 1
     lr: float | None = None  # None is the released 0.001 for Adam, 0.01 for SGD
     variant: Literal["paper", "released"] = "paper"
+    kept: Literal["client", "place"] | None = None  # whose T is carried on; None: the client's, or the released place's
 
     def __post_init__(self):
+        if self.variant == "paper" and self.kept == "place":
+            raise FedlibError("awa(kept=place) is the released code's: write variant=released too.")
         if isinstance(self.steps, int) and self.steps < 1:
             raise FedlibError(f"awa(steps=…) is at least 1, or converged; got {self.steps}.")
         if self.lr is not None and not 0 < self.lr < float("inf"):
@@ -89,9 +94,12 @@ class AWA(Weighting):
 
     def released(self, r: Round, p: Products, start: Tensor) -> Tensor:
         """What the code computes: T from the raw shares of ALL clients' samples, lambda from BEFORE the last step."""
-        cohort, kept = float(r.sizes.sum()), r.state.get("T")
-        known = kept is not None and kept.shape == start.shape
-        logits = kept.cpu().clone() if known else start * (cohort / r.samples)
+        own, kept = start * (float(r.sizes.sum()) / r.samples), r.state.get("T")
+        if self.kept == "client":
+            kept = kept or {}
+            logits = torch.stack([kept.get(k, mine).cpu() for k, mine in zip(r.ids, own.T, strict=True)], 1)
+        else:
+            logits = kept.cpu().clone() if kept is not None and kept.shape == own.shape else own
         each = {"cosine": 1 - cosines(p), "euclidean": norms(p) / len(r.theta), "none": 0 * norms(p)}[self.alignment]
 
         def loss(lam: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,7 +107,7 @@ class AWA(Weighting):
             return value + dot(lam, each), slope + each
 
         *_, lam, _ = self.descend(logits, torch.zeros_like(logits), loss)
-        r.state["T"] = logits
+        r.state["T"] = logits if self.kept != "client" else kept | dict(zip(r.ids, logits.T.clone(), strict=True))
         return lam
 
     def descend(self, change: Tensor, logits: Tensor, loss: Callable) -> Iterator[Tensor]:
