@@ -95,6 +95,16 @@ def test_feddyn_server_by_hand():
     close(off.state_dict["w"], [2.0])
 
 
+def test_feddyn_scores_what_is_sent_or_the_mean_of_the_clients():
+    for score, expected in {"sent": 4.0, "mean": 2.0}.items():  # two of two clients: h/alpha = -(1 + 3)/2
+        form = f"feddyn(score={score})"
+        result = fedlib.aggregate(form, *states([0.0]), states([1.0], [3.0]), sizes=[1, 1], clients=2, trained=True)
+        sent = result.state_dict["w"]
+        close(sent, [4.0])
+        close(Algorithm(form).evaluated(sent, None, result.state), [expected])
+    assert TINY.replace(algorithm="feddyn(score=sent)") == TINY.replace(algorithm="feddyn")
+
+
 def test_feddyn_released_takes_the_first_clients_buffers():
     one, two = nn.BatchNorm1d(2).state_dict(), nn.BatchNorm1d(2).state_dict()
     two["running_mean"] = torch.tensor([4.0, 8.0])

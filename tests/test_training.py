@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from fedlib.algorithms import Algorithm, Client
-from fedlib.core.errors import Diverged
+from fedlib.core.errors import Diverged, FedlibError
 from fedlib.core.layout import FlatModel, gather
 from fedlib.core.optimizers import OPTIMIZERS
 from fedlib.core.random import stream
@@ -87,6 +87,23 @@ def test_optimisers_are_torchs(text, make):
         peer.grad = gradient
         theirs.step()
     torch.testing.assert_close(theta, peer.detach())
+
+
+def test_sgd_clips_as_torch_does_every_client_by_itself():
+    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]])  # of lengths 5 and 0.5
+    theta, sgd = torch.zeros(2, 2), OPTIMIZERS.make("sgd(clip=1)")
+    sgd.step(theta, rows.clone(), sgd.state(theta), 1.0)
+    torch.testing.assert_close(theta, -torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+    for row, gradient in zip(theta, rows, strict=True):
+        peer = torch.zeros(2, requires_grad=True)
+        peer.grad = gradient.clone()
+        torch.nn.utils.clip_grad_norm_([peer], 1.0)
+        torch.testing.assert_close(-row, peer.grad)
+    decayed, sgd = torch.ones(2), OPTIMIZERS.make("sgd(clip=1, weight_decay=0.5)")
+    sgd.step(decayed, rows[0].clone(), {}, 1.0)
+    torch.testing.assert_close(decayed, 1 - torch.tensor([0.6, 0.8]) - 0.5)
+    with pytest.raises(FedlibError, match="clip >= 0"):
+        OPTIMIZERS.make("sgd(clip=-1)")
 
 
 @pytest.mark.parametrize("hidden", ["16", "(20, 30)"])

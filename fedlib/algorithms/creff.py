@@ -31,13 +31,14 @@ class CReFF(Local, Server):
     """Evaluate the average with a classifier re-trained on federated features; train and broadcast it without.
 
     ``released``: a client's g_c is the mean of ten draws of up to 32 of its images (augmented there, not here), and the
-    rows are summed, the bias being a row of its own. The features live on from round to round; phi starts afresh.
+    rows' mismatches are summed, the bias being a row of its own. The features live on from round to round; phi starts
+    afresh.
     """
 
     uses_features = True
     features: int = 100  # per class
     steps: int = 100  # of gradient matching, a round
-    lr: float = 0.1  # of the features
+    lr: float = 0.1  # of the features: the code's, which goes with its sum; with the equation's mean 1 goes as far
     epochs: int = 300  # of re-training, a round
     batch: int = 32
     classifier_lr: float = 0.01

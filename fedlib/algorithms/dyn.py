@@ -1,12 +1,13 @@
 """FedDyn: dynamic regularisation (Acar et al., ICLR 2021)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fedlib.algorithms.base import Client, Local, Round, Server, register
 from fedlib.core.errors import FedlibError
+from fedlib.core.layout import Layout
 
 
 @register("feddyn")
@@ -18,13 +19,14 @@ class FedDyn(Local, Server):
 
     ``authors`` (their code): alpha is divided by the client's size relative to the mean. ``released`` (FedLAW's
     code): the norm is not squared, clients count by size, also in h, and buffers come from the first client.
-    The authors score the plain mean of the clients; here the model that is sent is scored, as FedLAW does.
+    The authors score the plain mean of the clients (``score=mean``); FedLAW scores the model that is sent.
     Every client that ever took part keeps one vector as long as the model (1,000 clients with SimpleCNN: 0.5 GB);
     alpha = 0 switches the method off.
     """
 
     alpha: float | None = None  # 0.01, or 0.001 as released
     variant: Literal["paper", "authors", "released"] = "paper"
+    score: Literal["sent", "mean"] = "sent"
 
     def __post_init__(self):
         if self.alpha is not None and self.alpha < 0:
@@ -58,5 +60,10 @@ class FedDyn(Local, Server):
             r.aggregate_buffers, drift = r.client_buffers[0], r.aggregate - r.theta
         else:
             drift = (r.thetas.sum(0) - len(r.ids) * r.theta) / r.clients
+        if self.score == "mean":
+            r.state["mean"] = r.aggregate
         h = r.state["h"] = r.state.get("h", 0.0) - self.strength() * drift
         return r.aggregate - h / self.strength()
+
+    def evaluated(self, theta: Tensor, layout: Layout, state: dict[str, Any]) -> Tensor:
+        return state.get("mean", theta)

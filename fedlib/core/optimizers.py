@@ -17,15 +17,19 @@ class SGD:
 
     momentum: float = 0.0
     weight_decay: float = 0.0
+    clip: float = 0.0  # a longer gradient is shortened to this length, before weight decay; 0 leaves it
 
     def __post_init__(self):
-        if not 0 <= self.momentum < 1 or self.weight_decay < 0:
-            raise FedlibError("sgd needs momentum in [0, 1) and weight_decay >= 0.")
+        if not 0 <= self.momentum < 1 or self.weight_decay < 0 or self.clip < 0:
+            raise FedlibError("sgd needs momentum in [0, 1), weight_decay >= 0 and clip >= 0.")
 
     def state(self, theta: Tensor) -> dict[str, Tensor]:
         return {"velocity": torch.zeros_like(theta)} if self.momentum else {}
 
     def step(self, theta: Tensor, grad: Tensor, state: dict, lr: float) -> None:
+        if self.clip:  # by client, where a cohort trains at once
+            length = grad.norm(dim=-1, keepdim=True)
+            grad.mul_((self.clip / (length + 1e-6)).clamp(max=1))  # PyTorch's clip_grad_norm_
         if self.weight_decay:
             grad.add_(theta, alpha=self.weight_decay)
         if self.momentum:
