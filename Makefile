@@ -37,8 +37,9 @@ test-full: lint .venv/.installed  ## test, with the slow tests too
 lint: .venv/.installed  ## ruff, its formatter, the floors of the package, the types of its lower floors
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check --quiet . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy
 
+# One worker more than cores: many of these tests wait for processes to stall, to be killed, to end.
 unit: .venv/.installed  ## unit and oracle tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15 -m "not slow" tests
+	@$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal --durations=15 -m "not slow" tests
 
 notebooks-smoke: .venv/.installed  ## train and execute every notebook at the smallest scale
 	@$(BIN)/fedlib run --scale smoke --jobs $(JOBS)
