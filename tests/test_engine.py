@@ -251,11 +251,11 @@ class Crowded(Weighting):
         time.sleep(1)
         look = lambda: [path for path in Path().glob(f"on {card} *") if path != mine]
         others = look()
-        while self.large and not others and not Path("tried").exists():  # the processes do not start at once
+        while self.large and not others and Path("wait").exists():  # for company: processes do not start at once
             time.sleep(0.1)
             others = look()
         if self.large:
-            Path("tried").touch()
+            Path("wait").unlink(missing_ok=True)
         with open("seen", "a") as file:
             print(card, self.large, len(others), file=file)
         mine.unlink()
@@ -271,6 +271,8 @@ def seen(script, tmp_path):
     (tmp_path / "crowded.py").write_text(CROWDED)
 
     def call(count, gpus, visible):
+        if count == 1:
+            (tmp_path / "wait").touch()
         variables = {"FEDLIB_PLUGINS": str(tmp_path / "crowded.py"), "CUDA_VISIBLE_DEVICES": visible}
         done = script(ON_CARDS, count, gpus, **variables)
         lines = (tmp_path / "seen").read_text().splitlines() if (tmp_path / "seen").exists() else []
