@@ -13,11 +13,11 @@ CELL = {"fedavg": "fedavg", "fedavg+lws": "lws(beta={beta})"}
 
 
 def test_a_grid_has_a_run_for_every_cell_and_the_strength_goes_with_the_network():
-    columns = [("fashion_mnist", 100), ("bn_counters", 0.1)]
+    columns = [("fashion_mnist", 100), ("resnet20", 0.1)]
     grid = settings.build_grid("fedlws", columns, CELL, [1, 2], "laptop", beta={"": 0.1, "resnet": 0.02})
     assert len(grid) == 2 * 2 * 2
     assert grid["fashion_mnist", 100, "fedavg+lws", 2].algorithm == "fedavg+lws(beta=0.1)"
-    assert grid["bn_counters", 0.1, "fedavg+lws", 1].algorithm == "fedavg+lws(beta=0.02)"
+    assert grid["resnet20", 0.1, "fedavg+lws", 1].algorithm == "fedavg+lws(beta=0.02)"
     assert grid["fashion_mnist", 100, "fedavg", 1].partition == "dirichlet(alpha=100.0)"
     assert {spec.seed for spec in grid.values()} == {1, 2}
 

@@ -1,6 +1,6 @@
 """papers/<paper>/settings.yaml: what a paper fixes, what we chose, what each scale changes; and grids made of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
 import pandas as pd
@@ -10,6 +10,7 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.paths import IN_CLONE, ROOT
 from fedlib.core.registry import require_one_of
 from fedlib.core.spec import RunSpec
+from fedlib.runs.lookup import on_record
 from fedlib.workbook import schema
 from fedlib.workbook.schema import SCALES
 
@@ -182,6 +183,25 @@ def own_grid(paper: str, panel: str, scale: str) -> dict:
                 fields = here | chassis["settings"] | where | {"model": model, "seed": seed} | form
                 grid[panel, column, method, seed] = RunSpec(**fields)
     return grid
+
+
+def begun(
+    paper: str, panel: str, scale: str, seeds: Collection[int], methods: Mapping[str, str] | None = None,
+    columns: Collection | None = None, name: str = "",
+) -> dict:  # fmt: skip
+    """Of the runs under `own` those that are on record, whole or in part, for a page to show beside smaller ones:
+    (panel_own, column, method, seed) to the paper's own run. Only at laptop scale; the paper's has them anyway.
+
+    ``methods`` are those the page wants, by their names in the settings, each with its name there; ``columns`` those it
+    wants; ``name`` is what it calls the panel, if not panel_own.
+    """
+    if scale != "laptop":
+        return {}
+    found = {}
+    for (_, column, method, seed), run in on_record(own_grid(paper, panel, scale)).items():
+        if seed in seeds and column in (columns or [column]) and method in (methods or [method]):
+            found[name or f"{panel}_own", column, (methods or {}).get(method, method), seed] = run
+    return found
 
 
 def open_choices(paper: str, exhibit: str | None = None, only: Iterable[str] | None = None) -> pd.DataFrame:
