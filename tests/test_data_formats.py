@@ -494,6 +494,11 @@ def test_what_does_not_fit_together_is_refused_before_any_data_is_read(folder, d
         RunSpec(dataset=dataset, model=model, partition="iid", transform=transform)
 
 
+def test_only_pictures_are_cropped_and_flipped():
+    with pytest.raises(FedlibError, match="no pictures"):
+        RunSpec(dataset="digit_words", model="textcnn(vocabulary=258)", partition="iid", augment="crop_flip")
+
+
 # ---------------------------------------------------------------- the real files
 
 GIVEN = os.environ.get("FEDLIB_DATA_TEST")

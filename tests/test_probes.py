@@ -17,13 +17,14 @@ from fedlib.core.device import one_thread
 from fedlib.core.errors import FedlibError
 from fedlib.core.layout import FlatModel, Layout
 from fedlib.core.spec import Measure, RunSpec
+from fedlib.data.augment import augment
 from fedlib.data.distances import alignment, labelled_transport, similarity, transport
 from fedlib.federation.federation import Federation
 from fedlib.models import MODELS, build
 from fedlib.models.base import evaluate
 from fedlib.probes import PROBES
 from fedlib.probes.base import draw
-from fedlib.probes.classes import augment, loudness, own, rank_correlation, shares_right
+from fedlib.probes.classes import loudness, own, rank_correlation, shares_right
 from fedlib.probes.landscape import APART, AWAY, bends, hessian_product, mixtures, top_eigen
 from fedlib.probes.updates import entropy, kept_products, mixture
 from fedlib.runs.compare import compare

@@ -12,6 +12,7 @@ from fedlib.core.optimizers import OPTIMIZERS
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
 from fedlib.data import load, to_float
+from fedlib.data.augment import augment
 from fedlib.federation.training import train
 from fedlib.models import build
 from fedlib.models.base import evaluate
@@ -63,6 +64,30 @@ def test_training_equals_a_plain_pytorch_loop(model):
     expected, peer = plain(spec, x, y, epochs, lambda p: torch.optim.SGD(p, 0.0018, momentum=0.9, weight_decay=0.001))
     assert loss == pytest.approx(expected, rel=1e-5)
     for name, tensor in peer.items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-3, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize(
+    "model, kind, degrees", [("simple_cnn", "crop_flip", 0), ("mlp(hidden=16)", "crop_flip_turn", 15)]
+)
+def test_a_clients_images_are_altered_anew_in_every_epoch(model, kind, degrees):
+    spec, flat, x, y = setting(model, optimizer="sgd", lr=0.05, augment=kind)
+    loss, state = ours(spec, flat, x, y, 2)
+    order, rng = stream(spec.seed, "batches", 2, 5), stream(spec.seed, "augment", 2, 5)
+    shape = SHAPES[model]
+    form = torch.channels_last if model == "simple_cnn" else torch.contiguous_format
+    peer = build(model, shape, 10, spec.seed).train().to(memory_format=form)
+    optimizer, losses = torch.optim.SGD(peer.parameters(), 0.05), []
+    for _ in range(2):
+        shuffled = torch.from_numpy(order.permutation(len(y)))
+        for xb, yb in zip(augment(x[shuffled], rng, degrees).split(16), y[shuffled].split(16), strict=True):
+            optimizer.zero_grad()
+            found = F.cross_entropy(peer(xb.contiguous(memory_format=form)), yb)
+            found.backward()
+            optimizer.step()
+            losses.append(found.item())
+    assert loss == pytest.approx(np.mean(losses), rel=1e-4)
+    for name, tensor in peer.state_dict().items():
         torch.testing.assert_close(state[name], tensor, rtol=1e-3, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 

@@ -32,6 +32,7 @@ class RunSpec:
     skip: int = 0  # training images passed over before those, the first of every class
     test_subset: int | None = None  # the same for the test set
     transform: Literal["unit", "half", "imagenet"] = "unit"  # pixels in [0, 1], in [-1, 1], or less ImageNet's mean
+    augment: Literal["none", "crop_flip", "crop_flip_turn"] = "none"  # of clients' images, anew every epoch
     corruption: str | None = None  # such as swap(fraction=0.25)
     client_holdout: float = 0.0  # share of every client's data kept from training
     proxy: str | None = None  # the server's own data, such as balanced(size=200), cut from the test set
@@ -95,6 +96,8 @@ class RunSpec:
             raise FedlibError(f"The start {self.start} is a {theirs} and this run's model is {self.model}.")
         if self.transform != "unit" and len(dataset.shape) != 3:
             raise FedlibError(f"{self.dataset} has no pixels for transform={self.transform}: leave it out.")
+        if self.augment != "none" and len(dataset.shape) != 3:
+            raise FedlibError(f"{self.dataset} has no pictures for augment={self.augment}: leave it out.")
         if self.transform == "imagenet" and dataset.shape[0] != 3:
             raise FedlibError(f"transform=imagenet is for colour images, which {self.dataset} does not have.")
 

@@ -35,6 +35,7 @@ def can_vectorise(flat: FlatModel, spec: RunSpec, parts: list, cuda: bool) -> bo
         and flat.layout.size <= LARGEST
         and not parts
         and not spec.keep_optimizer
+        and spec.augment == "none"
         and spec.precision != "bfloat16"
     )
 

@@ -13,6 +13,7 @@ from fedlib.core.errors import Diverged
 from fedlib.core.layout import FlatModel, gather
 from fedlib.core.random import stream, torch_seed
 from fedlib.core.spec import RunSpec
+from fedlib.data.augment import DEGREES, augment
 from fedlib.models.base import has_features
 
 
@@ -28,6 +29,7 @@ def train(
     """
     lr = spec.lr * spec.lr_decay ** (client.round - 1)
     order = stream(spec.seed, "batches", client.round, client.id)
+    altered = stream(spec.seed, "augment", client.round, client.id)
     torch.manual_seed(torch_seed(spec.seed, "dropout", client.round, client.id))
     extra = [p for p in parts if type(p).loss is not Local.loss]
     edits = [p for p in parts if type(p).gradient is not Local.gradient]
@@ -70,6 +72,8 @@ def train(
             moving = w, grad[client.active], phases.setdefault(key, optimizer.state(w))
         shuffled = torch.from_numpy(order.permutation(len(y))).to(y.device)
         xs, ys = gather(x, shuffled), y[shuffled]
+        if spec.augment != "none":
+            xs = augment(xs, altered, DEGREES[spec.augment])
         for xb, yb, index in zip(*(t.split(spec.batch_size) for t in (xs, ys, shuffled)), strict=True):
             total += replayed(step, xb, yb, lr) if replayed and len(yb) == spec.batch_size else step(xb, yb, index)
             batches += 1

@@ -1,6 +1,5 @@
 """What a model knows of the classes: its accuracy in each, its classifier's rows, where features lie (FedDW)."""
 
-import math
 
 import numpy as np
 import scipy
@@ -15,6 +14,7 @@ from fedlib.core.layout import gather
 from fedlib.core.random import stream
 from fedlib.core.spec import RunSpec
 from fedlib.data import DATASETS
+from fedlib.data.augment import augment
 from fedlib.models.base import eval_for_gradients, evaluate
 from fedlib.probes.base import PROBES, Fed, Probe, by_id, cosines, draw, round_significant
 
@@ -253,24 +253,6 @@ class Augmented(Probe):
         pictures = [augment(fed.x_test, rng, self.degrees) for _ in range(self.draws)]
         right = [100 * evaluate(fed.flat.model, x, fed.y_test)[0] for x in (fed.x_test, *pictures)]
         return {"clean": round_significant(right[0]), "augmented": round_significant(right[1:])}
-
-
-def augment(x: Tensor, rng: np.random.Generator, degrees: float = 0.0) -> Tensor:
-    """Every image shifted by up to four pixels, flipped or not and turned; what comes into view is black."""
-    draws = torch.from_numpy(rng.uniform(-1, 1, (4, len(x)))).to(x)
-    down, right = ((draw * 4.5).round().clamp(-4, 4) for draw in draws[:2])
-    angle, flip = draws[2] * math.radians(degrees), draws[3].sign()
-    black, (height, width) = x.min(), x.shape[2:]
-    rows = torch.stack(
-        [
-            torch.stack([flip * angle.cos(), -angle.sin() * height / width, 2 * right / width], 1),
-            torch.stack([flip * angle.sin() * width / height, angle.cos(), 2 * down / height], 1),
-        ],
-        1,
-    )
-    grid = F.affine_grid(rows, list(x.shape), align_corners=False)
-    moved = F.grid_sample(x - black, grid, mode="nearest", padding_mode="zeros", align_corners=False) + black
-    return moved.contiguous(memory_format=torch.channels_last)
 
 
 @PROBES.register("tsne")

@@ -7,7 +7,7 @@ from fedlib.core.spec import RunSpec
 from fedlib.runs.record import Record
 
 # Runs that share these are compared on a page: methods, seeds and whatever else is set at the clients or the server.
-SETTING = ("dataset", "subset", "skip", "corruption", "partition", "clients", "participation", "stragglers")
+SETTING = ("dataset", "subset", "skip", "augment", "corruption", "partition", "clients", "participation", "stragglers")
 
 
 def common_rounds(records: list[Record]) -> list[Record]:
