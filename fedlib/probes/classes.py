@@ -1,6 +1,5 @@
 """What a model knows of the classes: its accuracy in each, its classifier's rows, where features lie (FedDW)."""
 
-
 import numpy as np
 import scipy
 import torch
