@@ -6,7 +6,7 @@ from fedlib.core.errors import FedlibError
 from fedlib.core.spec import Measure, RunSpec
 from fedlib.workbook.evidence import OWN, PART, REDUCED, STAND_IN, Evidence, fields_of, grade
 from fedlib.workbook.page import Page
-from fedlib.workbook.settings import PAPERS, own_grid, read, setting, unstated
+from fedlib.workbook.settings import PAPERS, begun, own_grid, read, setting, unstated
 
 PAPER = RunSpec(dataset="cifar10", model="simple_cnn", partition="dirichlet(alpha=0.1)", rounds=200, seed=1)
 
@@ -152,3 +152,18 @@ def test_own_runs_come_seed_by_seed_so_that_methods_can_be_compared_at_any_time(
     assert (as_released.keep_optimizer, as_released.client_holdout, as_released.optimizer) == (True, 0.3, "sgd")
     with pytest.raises(FedlibError, match="panel run at its own setting of fedlws"):
         own_grid("fedlws", "vit", "paper")
+
+
+def test_a_page_takes_of_the_own_runs_what_has_begun(tmp_path, monkeypatch):
+    own = own_grid("feddw", "mnist", "paper")
+    dw, other = own["mnist", "practical", "dw", 1], own["mnist", "pathological", "fedavg", 2]
+    monkeypatch.setenv("FEDLIB_STORE", str(tmp_path))
+    for spec in (dw, other):
+        (tmp_path / f"{spec.id}.json").touch()
+    begun_now = lambda *seeds, **what: begun("feddw", "mnist", "laptop", seeds, **what)  # noqa: E731
+    mine = lambda found: {key: run for key, run in found.items() if run in (dw, other)}  # noqa: E731
+    both = {("mnist_own", "practical", "dw", 1): dw, ("mnist_own", "pathological", "fedavg", 2): other}
+    assert mine(begun_now(1, 2, 3)) == both and mine(begun_now(3)) == {}
+    assert mine(begun_now(1, 2, columns=["pathological"])) == {("mnist_own", "pathological", "fedavg", 2): other}
+    assert mine(begun_now(1, 2, methods={"dw": "ours"}, name="whole")) == {("whole", "practical", "ours", 1): dw}
+    assert begun("feddw", "mnist", "paper", [1, 2]) == begun("feddw", "mnist", "smoke", [1, 2]) == {}
