@@ -8,7 +8,7 @@ from IPython.utils.capture import capture_output
 
 from fedlib.core.errors import FedlibError
 from fedlib.core.spec import RunSpec
-from fedlib.workbook import HEADLINE, MIME
+from fedlib.workbook import HEADLINE, MIME, settings
 from fedlib.workbook.first_cell import TRANSFER, headed, renew
 from fedlib.workbook.page import Page
 
@@ -90,6 +90,21 @@ def test_one_table_has_ours_beside_the_papers_and_marks_the_best(page):
     assert html.count("<b>") >= 3 and "id=" not in html
     assert rest.data["text/html"].startswith("<details><summary>Reported in the paper, not run here")
     assert html.count(">reported<") == 2, "SogouC mini is not the paper's: no column of dashes"
+
+
+def test_runs_that_grow_have_a_table_of_their_own_and_count_in_no_average():
+    page = Page("fedlws.table1", "laptop", [1, 2, 3])
+    small = page.grid({"fedavg": "fedavg"})
+    own = page.grid_from(
+        lambda scale: settings.begun("fedlws", "fashion_mnist", scale, page.seeds, {"fedavg": "fedavg"})
+    )
+    page.run(small | own)
+    tables = [html for out in shown(page.table) if (html := out.data.get("text/html", "")).count("<table>")]
+    first, second = (html for html in tables if not html.startswith("<details>"))
+    assert "Average" in first and "fashion_mnist_own" not in first
+    assert (
+        settings.GROWING.replace("'", "&#x27;") in second and "fashion_mnist_own" in second and "Average" not in second
+    )
 
 
 def test_a_figure_says_in_words_what_it_shows(page):

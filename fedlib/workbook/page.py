@@ -234,14 +234,14 @@ class Page:
     def table(self, by: str | None = None) -> None:
         """Our accuracies beside the paper's in one table, the best of every column marked; then what was not run.
 
-        With ``by``, such as "data", one table for each of its values.
+        With ``by``, such as "data", one table for each of its values; else runs that grow (settings.begun) have one.
         """
         print(frames.describe_runs(self.records, self.names))
         ours = summary(self.scores[[self.metric]], limits=(0, 100))[self.metric]
-        ran = list(dict.fromkeys(key[:-1] for key in ours.index))
-        parts: dict = {}
+        ran, parts = list(dict.fromkeys(key[:-1] for key in ours.index)), {}
         for cell in ran:
-            parts.setdefault(cell[self.names.index(by)] if by else None, []).append(cell)
+            part = cell[self.names.index(by)] if by else settings.GROWING * str(cell[0]).endswith("_own")
+            parts.setdefault(part, []).append(cell)
         for part, cells in parts.items():
             methods = list(dict.fromkeys(key[-1] for key in ours.index if key[:-1] in cells))
             columns: dict = {("", "method"): [self.label(m) for m in methods]}
@@ -249,10 +249,10 @@ class Page:
                 group = self._column(cell)
                 columns[group, "here"] = [ours.get((*cell, m)) for m in methods]
                 columns[group, "reported"] = [self._printed((*cell, m)) for m in methods]
-            if not by:
+            if part == "":
                 columns |= self._averages(cells, methods)
             frame = pd.DataFrame({k: v for k, v in columns.items() if any(x is not None for x in v)}, dtype=object)
-            show_table(frame, self.title(part) if by else "", best=list(frame.columns[1:]))
+            show_table(frame, self.title(part) if by else part, best=list(frame.columns[1:]))
         rest = dict.fromkeys(key[:-1] for key in self.reported if key[:-1] not in ran)
         if rest:
             rows = {m: [self._printed((*cell, m)) for cell in rest] for m in {k[-1]: 0 for k in self.reported}}

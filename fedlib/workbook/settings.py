@@ -15,6 +15,7 @@ from fedlib.workbook import schema
 from fedlib.workbook.schema import SCALES
 
 PAPERS = ROOT / "papers"
+GROWING = "The paper's own setting, as far as these runs have come"  # the title of what `begun` adds to a page
 
 
 @cache
