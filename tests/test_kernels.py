@@ -43,10 +43,11 @@ class Kernel:
 
     def run(self, code: str) -> str:
         """What the code prints or, if it fails, the name of the error."""
-        told = []
-        reply = self.client.execute_interactive(
-            code, timeout=60, output_hook=lambda m: told.append(m["content"].get("text", ""))
-        )
+        told, reply = [], {"content": {"status": "aborted"}}
+        while reply["content"]["status"] == "aborted":  # just after an interrupt a kernel drops what waits in its queue
+            reply = self.client.execute_interactive(
+                code, timeout=60, output_hook=lambda m: told.append(m["content"].get("text", ""))
+            )
         return "".join(told).strip() if reply["content"]["status"] == "ok" else reply["content"]["ename"]
 
     @property
